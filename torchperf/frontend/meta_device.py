@@ -1,0 +1,82 @@
+"""Code that names a device runs on meta instead: `device="cuda"`, `.cuda()`, `.to("cuda:0")`, `.cpu()`.
+
+The functions are wrapped in place (see patches.py for why not a mode). `torch.load` and weights are not followed:
+a model's size needs none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+FACTORIES = (
+    "arange", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace", "logspace", "ones",
+    "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "tensor",
+    "as_tensor", "tril_indices", "triu_indices", "zeros", "zeros_like", "asarray", "hann_window", "normal", "range",
+)  # fmt: skip
+METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
+
+
+def _is_device(value: Any) -> bool:
+    if isinstance(value, torch.device):
+        return True
+    if isinstance(value, str):
+        return value.split(":")[0] in ("cuda", "cpu", "mps", "xpu", "hpu", "npu", "meta")
+    return False
+
+
+def _moved(function: Any) -> Any:
+    def on_meta(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is not None:
+            kwargs["device"] = "meta"
+        kwargs.pop("pin_memory", None)
+        return function(*args, **kwargs)
+
+    on_meta.__name__ = getattr(function, "__name__", "on_meta")
+    return on_meta
+
+
+def _to(function: Any) -> Any:
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is not None:
+            kwargs["device"] = "meta"
+        is_int = args and isinstance(args[0], int) and not isinstance(args[0], bool)
+        if args and (_is_device(args[0]) or is_int):
+            args = ("meta", *args[1:])
+        return function(self, *args, **kwargs)
+
+    return to
+
+
+def _stay(self: Any, *_args: Any, **_kwargs: Any) -> Any:
+    return self.to("meta")
+
+
+@contextlib.contextmanager
+def everything_on_meta() -> Iterator[None]:
+    """Every device named by the code inside is the meta device."""
+    replaced: list[tuple[Any, str, Any]] = []
+
+    def replace(owner: Any, name: str, wrapper: Any) -> None:
+        original = getattr(owner, name, None)
+        if original is not None:
+            replaced.append((owner, name, original))
+            setattr(owner, name, wrapper(original) if wrapper is not _stay else _stay)
+
+    try:
+        for name in FACTORIES:
+            replace(torch, name, _moved)
+        for name in METHODS:
+            replace(torch.Tensor, name, _moved)
+        for owner in (torch.Tensor, torch.nn.Module):
+            replace(owner, "to", _to)
+            for name in ("cuda", "cpu"):
+                replace(owner, name, _stay)
+        replace(torch.Tensor, "pin_memory", _stay)
+        yield
+    finally:
+        for owner, name, original in reversed(replaced):
+            setattr(owner, name, original)

@@ -1,0 +1,75 @@
+"""Where one set of expressions holds, and at which sizes to capture to find them.
+
+Batch 1 is a regime of its own (a dim of size 1 makes some copies views), and so is each side of a break, such as the
+chunk of a scan; beyond a chunk, its multiples are a third. Sizes are odd primes, never proportional to each other:
+bad sizes fail silently (seq = 64 batch once fitted every slot, 664 of 951 ops wrongly).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+BATCHES = (3, 2, 5, 7, 4, 11)
+LENGTHS = (211, 101, 307, 173, 137, 523, 4099, 251, 67, 47, 31, 23, 19, 13, 7, 5, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """low <= size <= high (-1: unbounded); with step k > 0 only multiples of k, with k < 0 only others."""
+
+    name: str
+    low: int
+    high: int
+    step: int = 0
+
+    def __contains__(self, size: int) -> bool:
+        in_step = self.step == 0 or (size % abs(self.step) == 0) == (self.step > 0)
+        return self.low <= size and (self.high == -1 or size <= self.high) and in_step
+
+
+def ranges(sizes: Mapping[str, int], limits: Mapping[str, int], breaks: tuple[int, ...]) -> tuple[Range, ...]:
+    """The regime in which `sizes` lie."""
+    found = []
+    for name, size in sizes.items():
+        high = limits.get(name, -1)
+        if name == "batch":
+            found.append(Range(name, 1, 1) if size == 1 else Range(name, 2, high))
+        elif size == 1:
+            found.append(Range(name, 1, 1))
+        else:
+            low, step = 2, 0
+            for chunk in sorted(breaks):
+                if size <= chunk:
+                    high = chunk if high == -1 else min(high, chunk)
+                    break
+                low, step = chunk + 1, chunk if size % chunk == 0 else -chunk
+            found.append(Range(name, low, high, step))
+    return tuple(found)
+
+
+def points(regime: tuple[Range, ...], number: int = 6) -> list[dict[str, int]]:
+    """Sizes to capture at, all different in every free size as far as the range allows; the last is held out."""
+    columns = {r.name: _column(r, number) for r in regime}
+    chosen: list[dict[str, int]] = []
+    for i in range(number):
+        point = {name: column[i % len(column)] for name, column in columns.items()}
+        if point not in chosen:
+            chosen.append(point)
+    return chosen
+
+
+def _column(r: Range, number: int) -> list[int]:
+    if r.low == r.high:
+        return [r.low]
+    if r.step > 0:
+        start = -(-r.low // r.step)
+        raw = [r.step * (start + k) for k in (1, 0, 3, 2, 6, 4, 5)]
+    else:
+        shift = 0 if r.low <= 2 else r.low
+        raw = [shift + n for n in (BATCHES if r.name == "batch" else LENGTHS)]
+    legal = [n for n in raw if n in r]
+    if len(legal) < 3:  # a narrow range: take what there is
+        top = r.high if r.high != -1 else r.low + 64
+        legal += [n for n in range(top, r.low - 1, -1) if n in r and n not in legal]
+    return legal[: max(number, 1)]

@@ -1,0 +1,1 @@
+"""The nouns. No torch, no I/O, no imports from the other rooms."""

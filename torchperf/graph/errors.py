@@ -1,0 +1,28 @@
+"""The one exception that bad input ends in, and how it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class TorchperfError(Exception):
+    """Input that cannot be used, told in one message.
+
+    message   lower case, no full stop, literals in backticks
+    facts     (label, value) pairs, one fact a line: the file, the key, the flag, the op
+    hint      what to do about it
+    """
+
+    def __init__(self, message: str, *, facts: Sequence[tuple[str, str]] = (), hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = tuple(facts)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        width = max((len(label) for label, _ in self.facts), default=0)
+        lines += [f"  {label:<{width}}  {value}" for label, value in self.facts]
+        if self.hint:
+            lines += ["", f"hint: {self.hint}"]
+        return "\n".join(lines)

@@ -1,0 +1,135 @@
+"""The answer: what `torchperf.estimate` returns and the report room prints. Seconds, bytes and FLOPs throughout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """FLOPs of one step on one device by phase (`recompute` apart); the optimizer's are not counted."""
+
+    forward: int
+    backward: int
+    recompute: int
+
+    @property
+    def model(self) -> int:
+        """Forward and backward, without what is recomputed."""
+        return self.forward + self.backward
+
+    @property
+    def hardware(self) -> int:
+        return self.forward + self.backward + self.recompute
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on the most loaded device at the worst moment of a step.
+
+    activations     storages made in forward that backward reads, without those of the head and loss
+    logits_loss     the same for the output head and the loss
+    temporary       what else is alive at the peak: scratch of one op, gradients in flight
+    reserve         CUDA context and allocator, from the runtime
+    peak            allocated: parameters + gradients + optimizer + activations + logits_loss + temporary, at the peak
+    usable          observed usable capacity of the device
+    peak_at         module path and phase of the op at the peak
+    bytes_per_parameter   (what, bytes) e.g. ("weights bf16", 2), ("master fp32", 4)
+    """
+
+    parameters: int
+    buffers: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits_loss: int
+    temporary: int
+    reserve: int
+    peak: int
+    usable: int
+    peak_at: str = ""
+    bytes_per_parameter: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def device(self) -> int:
+        """What the device shows as used: the peak and the reserve."""
+        return self.peak + self.reserve
+
+    @property
+    def margin(self) -> float:
+        """Free share of the usable capacity; negative where it does not fit."""
+        return 1.0 - self.device / self.usable
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Part of the step's time: by operator kind, by module, by bound, or one kernel."""
+
+    name: str
+    seconds: float
+    calls: int
+    flops: int
+    nbytes: int
+    bound: str = ""
+    phase: str = ""
+    detail: str = ""  # a kernel's dims
+
+
+@dataclass(frozen=True, slots=True)
+class Unpriced:
+    """An op that no rule covers: its bytes are priced, its FLOPs are unknown."""
+
+    op: str
+    calls: int
+    nbytes: int
+    share_of_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mfu:
+    """Model FLOPs utilisation in one named convention: FLOPs per token over the dense peak."""
+
+    convention: str
+    flops_per_token: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One model on one system. Times are one step of one device; `tokens_per_s` is per device."""
+
+    model: str
+    mode: str
+    gpu: str
+    num_gpus: int
+    sizes: tuple[tuple[str, int], ...]
+    precision: str
+    optimizer: str
+    recompute: str
+    runtime: str
+    parameters: int
+    trainable_parameters: int
+    verdict: str  # fits | tight | does not fit
+    memory: Memory
+    step_time_s: float
+    device_time_s: float
+    host_time_s: float
+    phase_time_s: tuple[tuple[str, float], ...]
+    roofline_time_s: float
+    tokens_per_step: int
+    tokens_per_s: float
+    samples_per_s: float
+    flops: Flops
+    flops_noncausal: Flops
+    peak_flops_per_s: float
+    mfu: tuple[Mfu, ...]
+    hfu: tuple[Mfu, ...]
+    by_kind: tuple[Share, ...]
+    by_module: tuple[Share, ...]
+    by_bound: tuple[Share, ...]
+    top_kernels: tuple[Share, ...]
+    unpriced: tuple[Unpriced, ...] = ()
+    guesses: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    suggestions: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()

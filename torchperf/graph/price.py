@@ -1,0 +1,24 @@
+"""What one op costs on one device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One term of a price: seconds, the formula as text, and the source keys of the constants in it."""
+
+    name: str  # floor | compute | memory
+    seconds: float
+    formula: str
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Device time of one kernel. `bound` names the term that decides: compute | memory | launch | none."""
+
+    seconds: float
+    bound: str
+    terms: tuple[Term, ...] = ()
