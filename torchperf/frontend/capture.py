@@ -51,7 +51,8 @@ def record(subject: Subject, sizes: Mapping[str, int], mode: str) -> _Recording:
     gc.disable()
     found = True
     try:
-        with capture_patches(), everything_on_meta(), Recorder(module, inputs) as recorder:
+        placed = everything_on_meta() if subject.own_code else contextlib.nullcontext()
+        with capture_patches(), placed, Recorder(module, inputs) as recorder:
             with torch.set_grad_enabled(mode == "train"):
                 outputs = module(*args, **kwargs)
                 held = list(tensors_in(_plain(outputs)).values())
@@ -92,8 +93,6 @@ def capture(subject: Subject, mode: str, sizes: Mapping[str, int]) -> Graph:
 
 def _capture_free(subject: Subject, mode: str, where: tuple[regime.Range, ...]) -> Graph:
     points = regime.points(where)
-    if len(points) < 2:
-        raise Unfit("there is only one size to capture at")
     layers = fold.units(subject.module)
     full = record(subject, points[0], mode)
     cut = fold.runs(full.tape, layers)
@@ -269,6 +268,7 @@ def _facts(
         inputs=tuple(Input(n, shapes[n], DTYPES[t.dtype]) for n, t in recording.inputs.items()),
         sizes=tuple(subject.sizes.items()),
         ranges=where,
+        limits=tuple(subject.limits.items()),
         fixed=fixed,
         outputs=tuple(tape.outputs),
         guesses=tuple(f"{text} ({n} times)" for text, n in tape.guesses.items()),

@@ -1,7 +1,7 @@
 """Code that names a device runs on meta instead: `device="cuda"`, `.cuda()`, `.to("cuda:0")`, `.cpu()`.
 
-The functions are wrapped in place (see patches.py for why not a mode). `torch.load` and weights are not followed:
-a model's size needs none.
+The functions are wrapped in place (see patches.py for why not a mode). A factory that is told no device makes a meta
+tensor too, but for `linspace` and `logspace`: constructors read drop-path rates out of these.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ def _is_device(value: Any) -> bool:
 
 
 def _moved(function: Any) -> Any:
+    name = getattr(function, "__name__", "on_meta")
+    follows = name.endswith("_like") or name.startswith("new_") or name in ("linspace", "logspace", "as_tensor")
+
     def on_meta(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("device") is not None:
+        if kwargs.get("device") is not None or not follows:
             kwargs["device"] = "meta"
         kwargs.pop("pin_memory", None)
         return function(*args, **kwargs)
 
-    on_meta.__name__ = getattr(function, "__name__", "on_meta")
+    on_meta.__name__ = name
     return on_meta
 
 

@@ -23,6 +23,7 @@ class Subject:
     fixed         why the sizes are not free, or ""
     config        plain facts of a config
     loss          outputs -> scalar, or None to look for one
+    own_code      whether forward may name a device, as a user's file does and a library's does not
     """
 
     name: str
@@ -35,6 +36,7 @@ class Subject:
     config: dict[str, int | float | str | bool] = field(default_factory=dict)
     assumptions: list[str] = field(default_factory=list)
     loss: Callable[[Any], torch.Tensor] | None = None
+    own_code: bool = True
 
 
 def tensors_in(value: Any, name: str = "") -> dict[str, torch.Tensor]:

@@ -1,7 +1,8 @@
-"""Graph <-> JSON bytes. No I/O, and nothing in such a file can run code."""
+"""Capture <-> JSON bytes. No I/O, and nothing in such a file can run code."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 
 from .errors import TorchperfError
 from .expr import Dim, Expr, Ratio, Scaled, parse
-from .graph import Block, Facts, Graph, Input, Parameter, Segment
+from .graph import Block, Capture, Facts, Graph, Input, Parameter, Segment
 from .op import Attr, Op
 from .tensor import Storage, Value
 
@@ -58,37 +59,40 @@ class _Segment(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class _Graph(msgspec.Struct, forbid_unknown_fields=True):
-    format: str
-    version: int
     facts: dict[str, Any]
     blocks: list[_Block]
     segments: list[_Segment]
 
 
-class _Version(msgspec.Struct):
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    files: dict[str, str]
+    graphs: list[_Graph]
+
+
+class _Head(msgspec.Struct):
     format: str
     version: int
 
 
-def encode(graph: Graph) -> bytes:
-    """The graph as one JSON document. A bound or fused graph has no file form: save the free one."""
-    if graph.bound is not None:
-        raise TorchperfError("a bound graph is not saved", hint="save the graph that `capture` returned")
-    wire = _Graph(
-        FORMAT,
-        VERSION,
-        _facts_out(graph.facts),
-        [_block_out(block) for block in graph.blocks],
-        [_Segment(s.block, s.module, list(s.storages)) for s in graph.segments],
-    )
-    return msgspec.json.encode(wire)
+def encode(capture: Capture, files: Mapping[str, str] | None = None) -> bytes:
+    """The capture as one JSON document; `files` (path -> SHA-256) are what it was made of, for a cache to check."""
+    graphs = []
+    for graph in capture.graphs:
+        if graph.bound is not None:
+            raise TorchperfError("a bound graph is not saved", hint="save what `capture` returned")
+        blocks = [_block_out(block) for block in graph.blocks]
+        segments = [_Segment(s.block, s.module, list(s.storages)) for s in graph.segments]
+        graphs.append(_Graph(_facts_out(graph.facts), blocks, segments))
+    return msgspec.json.encode(_File(FORMAT, VERSION, dict(files or {}), graphs))
 
 
-def decode(data: bytes, origin: str = "graph") -> Graph:
-    """The graph that `encode` wrote; raises TorchperfError, naming `origin`, on anything else."""
+def decode(data: bytes, origin: str = "graph") -> tuple[Capture, dict[str, str]]:
+    """The capture that `encode` wrote and its files; raises TorchperfError, naming `origin`, on anything else."""
     try:
-        head = msgspec.json.decode(data, type=_Version)
-    except (msgspec.DecodeError, RecursionError) as error:
+        head = msgspec.json.decode(data, type=_Head)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise _corrupt(origin, str(error)) from None
     if head.format != FORMAT or head.version != VERSION:
         raise TorchperfError(
@@ -97,17 +101,23 @@ def decode(data: bytes, origin: str = "graph") -> Graph:
             hint="capture the model again with `torchperf capture MODEL -o FILE`",
         )
     try:
-        wire = msgspec.json.decode(data, type=_Graph)
-        blocks = tuple(_block_in(block) for block in wire.blocks)
-        segments = tuple(Segment(s.block, s.module, tuple(s.storages)) for s in wire.segments)
-        for segment in segments:
-            if not 0 <= segment.block < len(blocks):
-                raise ValueError(f"a segment calls block {segment.block}")
-            if len(segment.storages) != len(blocks[segment.block].storages) or min(segment.storages, default=0) < 0:
-                raise ValueError(f"a segment of block {segment.block} has other storages than the block")
-        return Graph(_facts_in(wire.facts), blocks, segments)
+        wire = msgspec.json.decode(data, type=_File)
+        if not wire.graphs:
+            raise ValueError("it holds no graph")
+        return Capture(tuple(map(_graph_in, wire.graphs))), wire.files
     except (msgspec.DecodeError, TorchperfError, ValueError, TypeError, IndexError, KeyError, RecursionError) as error:
         raise _corrupt(origin, str(error)) from None
+
+
+def _graph_in(wire: _Graph) -> Graph:
+    blocks = tuple(_block_in(block) for block in wire.blocks)
+    segments = tuple(Segment(s.block, s.module, tuple(s.storages)) for s in wire.segments)
+    for segment in segments:
+        if not 0 <= segment.block < len(blocks):
+            raise ValueError(f"a segment calls block {segment.block}")
+        if len(segment.storages) != len(blocks[segment.block].storages) or min(segment.storages, default=0) < 0:
+            raise ValueError(f"a segment of block {segment.block} has other storages than the block")
+    return Graph(_facts_in(wire.facts), blocks, segments)
 
 
 def _corrupt(origin: str, reason: str) -> TorchperfError:

@@ -47,9 +47,10 @@ class Input:
 class Facts:
     """What the frontend alone can know, kept so that nothing later needs torch.
 
-    sizes         the sizes at which the full capture ran, e.g. (("batch", 2), ("seq", 128))
+    sizes         the free sizes and the values they take where the user names none, e.g. (("batch", 1), ("seq", 4096))
     ranges        (size, low, high or -1, step): where the expressions hold; outside, the model is captured again;
                   step k > 0 means multiples of k only, k < 0 everything but multiples of -k, 0 every size
+    limits        (size, largest): e.g. the positions that a model has
     fixed         a reason, where the sizes are not free (the user's inputs could not be varied); else ""
     outputs       program storages that the caller holds until the end of backward (logits, loss)
     guesses       answers given to the model that it would read from data, e.g. "`mask.all()` taken as true"
@@ -67,6 +68,7 @@ class Facts:
     inputs: tuple[Input, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
     ranges: tuple[tuple[str, int, int, int], ...] = ()
+    limits: tuple[tuple[str, int], ...] = ()
     fixed: str = ""
     outputs: tuple[int, ...] = ()
     guesses: tuple[str, ...] = ()
@@ -148,6 +150,13 @@ class Graph:
         """A bound size, or None where the graph has no such size."""
         return dict(self.bound or ()).get(name)
 
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the expressions hold at `sizes`."""
+        return len(sizes) == len(self.facts.ranges) and all(
+            name in sizes and _within(sizes[name], low, high, step)
+            for name, low, high, step in self.facts.ranges
+        )
+
     def bind(self, **sizes: int) -> Graph:
         """This graph at concrete sizes, in milliseconds and without torch.
 
@@ -163,11 +172,42 @@ class Graph:
                 facts=[("graph has", ", ".join(sorted(known)) or "none"), ("given", ", ".join(sorted(sizes)) or "none")],
             )
         for name, low, high, step in self.facts.ranges:
-            size = sizes[name]
-            if size < low or (high != -1 and size > high) or (step and (size % abs(step) == 0) != (step > 0)):
-                raise OutOfRange(name, size, low, high, step)
+            if not _within(sizes[name], low, high, step):
+                raise OutOfRange(name, sizes[name], low, high, step)
         blocks = tuple(block.bind(sizes) for block in self.blocks)
         return replace(self, blocks=blocks, bound=tuple(sorted(sizes.items())))
+
+
+def _within(size: int, low: int, high: int, step: int) -> bool:
+    return low <= size and (high == -1 or size <= high) and (not step or (size % abs(step) == 0) == (step > 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One model captured: a graph for each regime of sizes (batch 1, batch 2 and more, beside a scan's chunk, ...)."""
+
+    graphs: tuple[Graph, ...]
+
+    @property
+    def facts(self) -> Facts:
+        return self.graphs[0].facts
+
+    def find(self, sizes: Mapping[str, int]) -> Graph | None:
+        """The graph whose ranges hold `sizes`, or None."""
+        return next((g for g in self.graphs if g.holds(sizes)), None)
+
+    def bind(self, **sizes: int) -> Graph:
+        """The program at concrete sizes; sizes not named take the defaults of `facts.sizes`.
+
+        Raises TorchperfError (OutOfRange where another capture is needed).
+        """
+        merged = {**dict(self.facts.sizes), **sizes}
+        return (self.find(merged) or self.graphs[0]).bind(**merged)
+
+    def __str__(self) -> str:
+        from .text import show
+
+        return show(self)
 
 
 class OutOfRange(TorchperfError):

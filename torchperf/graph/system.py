@@ -110,7 +110,7 @@ class Interconnect:
     def efficiency(self, collective: str, num_ranks: int) -> Sourced:
         """Share of `bandwidth` that `collective` reaches over `num_ranks`.
 
-        It takes the tabulated count next below num_ranks, or the lowest, and `default` where there is no table.
+        The tabulated count next below num_ranks, or the lowest; `default` where there is no table.
         """
         name = collective if any(row[0] == collective for row in self.efficiencies) else "default"
         rows = [row for row in self.efficiencies if row[0] == name]

@@ -1,0 +1,1 @@
+"""nn.Module -> Graph. torch and transformers are imported in this room only, and only when a model is captured."""

@@ -1,0 +1,93 @@
+"""Captures on disk: the file a user names, and the cache. No torch; a file is written whole or not at all.
+
+A cache entry is keyed by the model's name and contents, the mode and the versions of torch, transformers and
+torchperf; it lists every local file that the model was made of, and is used only while all of them are unchanged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+from .. import __version__
+from ..graph.codec import decode, encode
+from ..graph.errors import TorchperfError
+from ..graph.graph import Capture
+
+
+def cache_folder() -> Path:
+    """The user's cache folder; `TORCHPERF_CACHE` names another."""
+    given = os.environ.get("TORCHPERF_CACHE")
+    if given:
+        return Path(given)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "torchperf"
+    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    return (Path(base) if base else Path.home() / ".cache") / "torchperf"
+
+
+def versions() -> tuple[str, ...]:
+    """Versions of what makes a capture, read without importing any of it."""
+    found = [__version__]
+    for package in ("torch", "transformers"):
+        try:
+            found.append(metadata.version(package))
+        except metadata.PackageNotFoundError:
+            found.append("none")
+    return tuple(found)
+
+
+def key(*parts: str) -> str:
+    """The name of a cache entry."""
+    text = "\0".join((*parts, *versions()))
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+def read(path: Path) -> Capture:
+    """The capture in a file that the user names."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TorchperfError(f"cannot read `{path}`", facts=[("reason", error.strerror or str(error))]) from None
+    return decode(data, str(path))[0]
+
+
+def write(path: Path, capture: Capture, files: Mapping[str, str] | None = None) -> None:
+    """Write to a temporary file beside `path`, then rename."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise TorchperfError(f"cannot write `{path}`", facts=[("reason", error.strerror or str(error))]) from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(encode(capture, files))
+        os.replace(temporary, path)
+    except OSError as error:
+        raise TorchperfError(f"cannot write `{path}`", facts=[("reason", error.strerror or str(error))]) from None
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+def cached(name: str) -> tuple[Capture, dict[str, str]] | None:
+    """The entry of that key, or None where there is none, it is damaged, or a file of it has changed."""
+    try:
+        capture, files = decode((cache_folder() / f"{name}.json").read_bytes())
+        if all(hashlib.sha256(Path(path).read_bytes()).hexdigest() == sha for path, sha in files.items()):
+            return capture, files
+    except (OSError, TorchperfError):
+        pass
+    return None
+
+
+def keep(name: str, capture: Capture, files: Mapping[str, str]) -> None:
+    """Put an entry into the cache; a folder that cannot be written is no reason to fail."""
+    with contextlib.suppress(TorchperfError):
+        write(cache_folder() / f"{name}.json", capture, files)

@@ -1,0 +1,145 @@
+"""Estimate -> the sections of its report, in the order in which people ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchperf.graph.estimate import Estimate, Flops
+
+from . import memory, share, units
+from .section import Section
+
+LISTED = 5  # assumptions, guesses and unpriced ops shown as text; JSON has all
+
+
+def sections(e: Estimate, *, whole: bool = False) -> list[Section]:
+    """Verdict, memory, time, utilisation, where the time goes, what to change, how far to trust it.
+
+    whole: list every assumption, guess and unpriced op.
+    """
+    limit = None if whole else LISTED
+    return [
+        head(e),
+        memory.verdict(e),
+        memory.table(e),
+        memory.bytes_per_parameter(e),
+        time(e),
+        utilisation(e),
+        share.by_kind(e),
+        share.by_module(e),
+        share.top_kernels(e),
+        bullets("suggestions", suggestions(e), None),
+        bullets("assumptions", e.assumptions, limit, tight=True),
+        bullets("guesses", e.guesses, limit, tight=True),
+        unpriced(e, limit),
+        Section("", lines=(f"sources: {', '.join(e.sources)}",) if e.sources else (), tight=not whole),
+    ]
+
+
+def suggestions(e: Estimate) -> tuple[str, ...]:
+    """What to change: the estimate's own, and the hint about logits where they are large."""
+    hint = memory.loss_hint(e)
+    return (hint, *e.suggestions) if hint else e.suggestions
+
+
+def head(e: Estimate) -> Section:
+    """What was asked: model, device, sizes, precision and the rest of the plan."""
+    sizes = ", ".join(f"{name} {units.count(size)}" for name, size in e.sizes)
+    plan = (
+        [e.precision, e.runtime]
+        if e.mode == "forward"
+        else [e.precision, e.optimizer, f"recompute {e.recompute}", e.runtime]
+    )
+    trained = (
+        "" if e.trainable_parameters == e.parameters else f", {units.count(e.trainable_parameters)} trained"
+    )
+    what = "one training step" if e.mode == "train" else "one forward pass"
+    return Section(
+        "",
+        lines=(
+            f"{e.model} on {e.num_gpus} x {e.gpu}: {what}",
+            ", ".join(part for part in (sizes, *plan) if part),
+            f"{units.count(e.parameters)} parameters{trained}",
+        ),
+    )
+
+
+def time(e: Estimate) -> Section:
+    """Step time by phase, the bound beside it, throughput, FLOPs."""
+    phases = ", ".join(f"{name} {units.seconds(s)}" for name, s in e.phase_time_s if s)
+    rows = [("step time" if e.mode == "train" else "forward time", units.seconds(e.step_time_s), phases)]
+    if e.roofline_time_s:
+        times = e.step_time_s / e.roofline_time_s
+        rows.append(
+            (
+                "roofline bound",
+                units.seconds(e.roofline_time_s),
+                f"at peak FLOP/s and bandwidth; the estimate is {times:.2f} x",
+            )
+        )
+    rows.append(("host time", units.seconds(e.host_time_s), _host(e)))
+    if e.tokens_per_step:
+        over = f"{units.rate(e.tokens_per_s * e.num_gpus)} over {e.num_gpus} GPUs; " if e.num_gpus > 1 else ""
+        rows.append(
+            (
+                "tokens/s per GPU",
+                units.rate(e.tokens_per_s),
+                f"{over}{units.count(e.tokens_per_step)} tokens a step",
+            )
+        )
+    rows.append(("samples/s per GPU", units.rate(e.samples_per_s), ""))
+    causal = ", causal" if e.flops_noncausal != e.flops else ""
+    rows.append((f"FLOPs{causal}", units.si(e.flops.model, "FLOP"), _phases(e.flops)))
+    if causal:
+        noncausal = units.si(e.flops_noncausal.model, "FLOP")
+        rows.append(("FLOPs, non-causal", noncausal, _phases(e.flops_noncausal)))
+    return Section("time", ("", ""), tuple(rows), right=(1,), wrapped=(2,))
+
+
+def _host(e: Estimate) -> str:
+    idle = 1 - e.device_time_s / e.step_time_s if e.step_time_s else 0.0
+    if idle > 0.001:
+        return f"to launch the ops; the device is idle {units.percent(idle)} of the step"
+    return "to launch the ops, hidden behind the device"
+
+
+def _phases(flops: Flops) -> str:
+    named = (
+        ("forward", flops.forward),
+        ("backward", flops.backward),
+        ("recompute, not in the sum", flops.recompute),
+    )
+    return ", ".join(f"{name} {units.si(n, 'FLOP')}" for name, n in named if n)
+
+
+def utilisation(e: Estimate) -> Section:
+    """MFU and HFU, each in its named convention, over the dense peak."""
+    rows = tuple(
+        (name, units.percent(u.value), units.si(u.value * e.peak_flops_per_s, "FLOP/s"),
+         units.si(u.flops_per_token, "FLOP") if u.flops_per_token else "", u.convention)
+        for name, group in (("MFU", e.mfu), ("HFU", e.hfu)) for u in group
+    )  # fmt: skip
+    headers = ("of peak", "achieved", "per token", "convention")
+    lines = (f"the peak is {units.si(e.peak_flops_per_s, 'FLOP/s')}, dense",)
+    return Section("utilisation", headers, rows, right=(1, 2, 3), wrapped=(4,), lines=lines)
+
+
+def bullets(title: str, items: Sequence[str], limit: int | None, *, tight: bool = False) -> Section:
+    """A list of sentences, cut to `limit` with a last line that tells how many more there are."""
+    shown = tuple(items) if limit is None or len(items) <= limit else tuple(items[:limit])
+    more = (f"and {len(items) - len(shown)} more: `--json -` lists all",) if len(shown) < len(items) else ()
+    return Section(title, items=(*shown, *more), tight=tight)
+
+
+def unpriced(e: Estimate, limit: int | None) -> Section:
+    """Ops without a rule: their bytes are priced, their FLOPs are not known."""
+    ops = sorted(e.unpriced, key=lambda u: -u.nbytes)
+    rows = tuple(
+        (u.op, units.count(u.calls), units.size(u.nbytes), units.percent(u.share_of_bytes))
+        for u in ops[:limit]
+    )
+    hidden = len(ops) - len(rows)
+    lines = (f"and {hidden} more: `--json -` lists all",) if hidden else ()
+    return Section(
+        "unpriced ops", ("calls", "bytes", "of all bytes"), rows, right=(1, 2, 3), flexible=(0,), lines=lines
+    )
