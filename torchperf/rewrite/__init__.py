@@ -1,0 +1,1 @@
+"""Graph -> Graph: precision, form of attention, recompute, optimizer. Passes run on bound graphs."""

@@ -1,0 +1,105 @@
+"""The precision of a run. A model is captured in bf16; here its 16-bit values take the dtype that runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..graph.dtype import bits
+from ..graph.errors import TorchperfError
+from ..graph.graph import Block, Facts, Graph, Parameter, Segment
+from ..graph.op import Attr, Op
+from ..graph.tensor import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """compute: dtype of weights and activations; state: dtype of the optimizer's state; master: an fp32 copy."""
+
+    name: str
+    compute: str
+    state: str
+    master: bool
+
+
+PRECISIONS = {
+    p.name: p
+    for p in (
+        Precision("bf16-mixed", "bf16", "fp32", True),
+        Precision("bf16", "bf16", "bf16", False),
+        Precision("fp16-mixed", "fp16", "fp32", True),
+        Precision("fp32", "fp32", "fp32", False),
+        Precision("tf32", "tf32", "fp32", False),
+    )
+}
+
+
+def precision(name: str) -> Precision:
+    """The precision of that name; raises TorchperfError with the known ones."""
+    if name not in PRECISIONS:
+        raise TorchperfError(
+            f"unknown precision `{name}`", facts=[("flag", "--precision")], hint=f"one of {', '.join(PRECISIONS)}"
+        )
+    return PRECISIONS[name]
+
+
+def apply(graph: Graph, to: Precision) -> Graph:
+    """The graph with every bf16 value in `to.compute`; a cast that changes nothing any more becomes an alias."""
+    if to.compute == "bf16":
+        return graph
+    blocks, aliases = zip(*(_block(block, to.compute) for block in graph.blocks), strict=True)
+    merged: dict[int, int] = {}
+
+    def root(storage: int) -> int:
+        while storage in merged:
+            storage = merged[storage]
+        return storage
+
+    for segment in graph.segments:
+        for source, target in aliases[segment.block]:
+            a, b = root(segment.storages[source]), root(segment.storages[target])
+            if a != b:
+                merged[b] = a
+    segments = tuple(Segment(s.block, s.module, tuple(map(root, s.storages))) for s in graph.segments)
+    return replace(graph, blocks=blocks, segments=segments, facts=_facts(graph.facts, to.compute, root))
+
+
+def _facts(facts: Facts, dtype: str, root: object) -> Facts:
+    def changed(parameter: Parameter) -> Parameter:
+        return replace(parameter, dtype=dtype) if parameter.dtype == "bf16" else parameter
+
+    return replace(
+        facts,
+        parameters=tuple(map(changed, facts.parameters)),
+        buffers=tuple(map(changed, facts.buffers)),
+        outputs=tuple(root(o) for o in facts.outputs),  # type: ignore[operator]
+    )
+
+
+def _block(block: Block, dtype: str) -> tuple[Block, list[tuple[int, int]]]:
+    halves = {value.slot for value in block.values() if value.dtype == "bf16"}
+    scale = bits(dtype) // 16
+    storages = tuple(
+        replace(s, nbytes=s.nbytes * scale) if slot in halves else s  # type: ignore[operator]
+        for slot, s in enumerate(block.storages)
+    )
+    values = {id(v): replace(v, dtype=dtype) if v.dtype == "bf16" else v for v in block.values()}
+    aliases: list[tuple[int, int]] = []
+    ops = tuple(_op(op, dtype, values, aliases) for op in block.ops)
+    return Block(block.module, block.phase, storages, ops), aliases
+
+
+def _op(op: Op, dtype: str, values: dict[int, Value], aliases: list[tuple[int, int]]) -> Op:
+    inputs = tuple(values[id(v)] for v in op.inputs)
+    outputs = tuple(values[id(v)] for v in op.outputs)
+    attrs = tuple((key, _attr(attr, dtype)) for key, attr in op.attrs)
+    changed = replace(op, inputs=inputs, outputs=outputs, attrs=attrs)
+    wide = {"fp32", "tf32"}
+    if op.name == "aten._to_copy.default" and {inputs[0].dtype, outputs[0].dtype} <= wide and dtype in wide:
+        if op.inputs[0].dtype != op.outputs[0].dtype:
+            aliases.append((inputs[0].slot, outputs[0].slot))
+            return replace(changed, name="torchperf.alias", attrs=())
+    return changed
+
+
+def _attr(attr: Attr, dtype: str) -> Attr:
+    return dtype if attr == "bf16" else attr

@@ -1,0 +1,1 @@
+"""Prices -> time of the step, and memory over the step."""
