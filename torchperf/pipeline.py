@@ -71,14 +71,14 @@ def bound_graph(
 
 
 def lower(
-    graph: Graph, precision_name: str, optimizer_name: str, recompute_how: str, attention_form: str, runtime: Runtime
+    graph: Graph, precision_name: str, optimizer_name: str | None, recompute_how: str, attention_form: str, runtime: Runtime
 ) -> Graph:
     """The program that the runtime runs: precision, form of attention, recompute, optimizer, kernels."""
     to = precision.precision(precision_name)
     program = precision.apply(graph, to)
     program = attention.apply(program, attention.form(attention_form, runtime.attention))
     program = recompute.apply(program, recompute_how)
-    if graph.facts.mode == "train":
+    if graph.facts.mode == "train" and optimizer_name is not None:
         program = optimizer.append(program, optimizer_name, to)
     return fuse(program) if runtime.fused else program
 
@@ -262,8 +262,7 @@ def _answer(
         unpriced=unpriced,
         guesses=facts.guesses,
         assumptions=_assumptions(graph, num_gpus, used, time, recompute_how, program),
-        suggestions=_suggestions(used),
-        sources=tuple(sorted({s for row in prices for p in row for t in p.terms for s in t.sources})),
+            sources=tuple(sorted({s for row in prices for p in row for t in p.terms for s in t.sources})),
     )
 
 
@@ -299,11 +298,3 @@ def _assumptions(
     if time.step > 1.2 * time.device:
         found.append("the host cannot issue kernels as fast as the device runs them: the step is launch bound")
     return tuple(found)
-
-
-def _suggestions(used: Memory) -> tuple[str, ...]:
-    if used.logits_loss > 0.1 * used.device:
-        return ("logits and loss take over 10 % of the memory: a fused or chunked cross-entropy does not keep them",)
-    return ()
-
-

@@ -32,7 +32,7 @@ class Recorder(TorchDispatchMode):
     """Every aten op that runs, as an `Op` described by its schema."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Op] = []
         self.slots: dict[Any, int] = {}
         self.alive: list[Any] = []
@@ -41,8 +41,8 @@ class Recorder(TorchDispatchMode):
         storage = tensor.untyped_storage()
         self.alive.append(storage)
         slot = self.slots.setdefault(storage._cdata, len(self.slots))
-        dtype = DTYPES[tensor.dtype]
-        return Value(slot, dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+        shape, strides, offset = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+        return Value(slot, DTYPES[tensor.dtype], shape, strides, offset)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -74,7 +74,8 @@ def record() -> Callable[[Callable[[], Any]], list[Op]]:
     """Ops that a function runs, on whatever device its tensors are."""
 
     def run(function: Callable[[], Any]) -> list[Op]:
-        with Recorder() as recorder:
+        recorder = Recorder()
+        with recorder:
             function()
         return recorder.ops
 

@@ -213,5 +213,7 @@ def test_layouts_with_the_sequence_first(make: Make) -> None:
     packed = {name: (192, *shape[2:]) for name, shape in dense.items()} | {"cum_seq_q": ("i32", 4)}
     op = make("aten._flash_attention_forward.default", packed, [(192, 8, 16)], is_causal=True)
     assert work(op).flops == 3 * expected // 2
+    op = make("aten._flash_attention_forward.default", dense, out, window_size_left=-1, window_size_right=0)
+    assert work(op).flops == expected
     op = make("aten._flash_attention_backward.default", dense, out * 3, is_causal=True, window_size_left=16)
     assert work(op).flops == 2 * 2 * 2 * 8 * visible_pairs(64, 64, True, 17) * 32

@@ -73,6 +73,8 @@ def test_agrees_with_the_flop_counter(layer: Callable[[], torch.Tensor], record:
 def test_backward_counts_what_is_asked_for(record: Record) -> None:
     weight = meta(6, 4, 3, 3)
     image = torch.empty(2, 4, 8, 8, device="meta")
-    ops = record(lambda: F.conv2d(image, weight).sum().backward())
+    gradient = torch.empty(2, 6, 6, 6, device="meta")
+    ops = record(lambda: F.conv2d(image, weight).backward(gradient))
     forward, backward = (w for w in map(work, ops) if w.kind == "convolution")
     assert forward.flops == backward.flops == 2 * 2 * 36 * 6 * 36
+    assert backward.bytes_read == 4 * (2 * 6 * 36 + 2 * 4 * 64)  # dy and x; the weight is not needed

@@ -36,6 +36,13 @@ HF: dict[str, dict[str, Any]] = {
         "vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 8, "head_dim": 16,
         "state_size": 16, "n_groups": 1, "chunk_size": 16,
     },
+    "qwen3_next": {
+        **TINY, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+        "layer_types": ["linear_attention", "full_attention"],
+    },
+    "bloom": {"vocab_size": 96, "hidden_size": 64, "n_layer": 2, "n_head": 4},
     "bert": {**TINY, "max_position_embeddings": 64},
 }  # fmt: skip
 
@@ -45,8 +52,8 @@ def fused_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention as one aten op and dropout with its mask, as on a GPU."""
 
     def sdpa(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-        scale: float | None = None, enable_gqa: bool = False,
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
     ) -> Any:  # fmt: skip
         if attn_mask is None and query.shape[-1] == value.shape[-1]:
             flash = torch.ops.aten._scaled_dot_product_flash_attention
@@ -152,8 +159,8 @@ class Bottleneck(nn.Module):
         super().__init__()
         self.body = nn.Sequential(
             nn.Conv2d(width, width // 2, 1, bias=False), nn.BatchNorm2d(width // 2), nn.ReLU(inplace=True),
-            nn.Conv2d(width // 2, width // 2, 3, padding=1, groups=groups), nn.GroupNorm(2, width // 2), nn.SiLU(),
-            nn.Conv2d(width // 2, width, 1), nn.BatchNorm2d(width),
+            nn.Conv2d(width // 2, width // 2, 3, padding=1, groups=groups), nn.GroupNorm(2, width // 2),
+            nn.SiLU(), nn.Conv2d(width // 2, width, 1), nn.BatchNorm2d(width),
         )  # fmt: skip
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -165,9 +172,10 @@ def test_convolution_net(training: bool, record: Callable[..., list[Op]]) -> Non
     with torch.device("meta"):
         model = nn.Sequential(
             nn.Conv2d(3, 16, 7, stride=2, padding=3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
-            Bottleneck(16), Bottleneck(16, groups=4), nn.AvgPool2d(2), nn.Upsample(scale_factor=2, mode="bilinear"),
-            nn.ConvTranspose2d(16, 8, 2, stride=2), nn.Dropout2d(0.1), nn.InstanceNorm2d(8), nn.PixelShuffle(2),
-            nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(8, 10), nn.LogSoftmax(-1),
+            Bottleneck(16), Bottleneck(16, groups=4), nn.AvgPool2d(2),
+            nn.Upsample(scale_factor=2, mode="bilinear"), nn.ConvTranspose2d(16, 8, 2, stride=2),
+            nn.Dropout2d(0.1), nn.InstanceNorm2d(8), nn.PixelShuffle(2), nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(), nn.Linear(8, 10), nn.LogSoftmax(-1),
         ).train(training)  # fmt: skip
     images = torch.zeros(2, 3, 64, 64, device="meta")
     check(record(train(model, input=images)))
@@ -189,7 +197,8 @@ def recurrent() -> Iterator[nn.Module]:
             self.lstm, self.gru = nn.LSTM(8, 16, 2), nn.GRU(16, 16, bidirectional=True)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.fft.rfft(self.gru(self.lstm(x)[0])[0], dim=0).abs().cumsum(0)
+            states: torch.Tensor = self.gru(self.lstm(x)[0])[0]
+            return torch.fft.rfft(states, dim=0).abs().cumsum(0)
 
     with torch.device("meta"):
         yield Recurrent()
@@ -198,3 +207,44 @@ def recurrent() -> Iterator[nn.Module]:
 def test_recurrent_net(recurrent: nn.Module, record: Callable[..., list[Op]]) -> None:
     with torch.device("meta"):
         check(record(train(recurrent, x=torch.zeros(4, 2, 8))))
+
+
+X = torch.zeros(4, 8, device="meta")
+ACTIVATIONS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    F.relu6, F.elu, F.leaky_relu, F.hardswish, F.mish, F.softplus, F.logsigmoid, F.gelu, F.silu,
+]  # fmt: skip
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "activations": lambda x: torch.stack([f(x) for f in ACTIVATIONS]),
+    "norms": lambda x: (
+        F.layer_norm(x, (8,)) + F.rms_norm(x, (8,), X[0]) + F.normalize(x) + x.norm() + x.std()
+    ),
+    "selection": lambda x: x.sort()[0] + x.topk(8)[0] + x.max(1, keepdim=True)[0] + x.roll(1) + x.flip(0),
+    "indexing": lambda x: x.index_add(0, X[:2, 0].long(), X[:2]) + x.gather(1, X.long()) + x[X[:, 0].long()],
+    "images": lambda x: F.interpolate(F.pad(x[None], (1, 1), mode="reflect"), scale_factor=2, mode="linear"),
+    "complex": lambda x: torch.complex(x, x).abs() + torch.fft.irfft(torch.fft.rfft(x)),
+    "losses": lambda x: F.mse_loss(x, X) + F.huber_loss(x, X) + F.binary_cross_entropy_with_logits(x, X),
+    "scans": lambda x: torch.logcumsumexp(x, 0) + x.cumprod(0) + x.cummax(0)[0],
+    "solves": lambda x: torch.linalg.inv(x[:, :4]) @ torch.linalg.solve_triangular(x[:, :4], x, upper=True),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str, record: Callable[..., list[Op]]) -> None:
+    weight = torch.zeros(8, 8, device="meta", requires_grad=True)
+    check(record(lambda: FUNCTIONS[name](X @ weight).sum().backward()))
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adafactor])
+def test_optimizers_as_torch_runs_them(
+    optimizer: Any, foreach: bool, record: Callable[..., list[Op]]
+) -> None:
+    with torch.device("meta"):
+        model = nn.Linear(8, 8)
+
+    def step() -> None:
+        model(X).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer(model.parameters(), lr=0.1, foreach=foreach).step()
+
+    check(record(step))

@@ -157,6 +157,15 @@ def test_grouped_mm_reads_only_the_groups_that_have_rows(make: Make) -> None:
     assert found.bytes_read == 2 * (2 * 8) + 2 * (2 * 8 * 4) + 4 * 16
 
 
+@pytest.mark.parametrize(("suffix", "products"), [("", 1), ("_backward", 2)])
+def test_grouped_mm_of_transformers(suffix: str, products: int, make: Make) -> None:
+    operands: dict[str, Any] = {"input": (24, 8), "weight": (4, 8, 16), "offs": ("i32", 4)}
+    if suffix:
+        operands["grad_output"] = (24, 16)
+    op = make(f"transformers.grouped_mm_fallback{suffix}.default", operands, [(24, 16)], dtype="fp32")
+    assert work(op).flops == products * 2 * 24 * 8 * 16
+
+
 def test_grouped_mm_as_torch_runs_it(record: Record) -> None:
     x, w = meta(64, 32).requires_grad_(), meta(4, 32, 16).requires_grad_()
     offsets = torch.empty(4, dtype=torch.int32, device="meta")

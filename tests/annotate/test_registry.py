@@ -68,6 +68,11 @@ def test_kinds_are_distinct() -> None:
     assert len(set(KINDS)) == len(KINDS)
 
 
+def test_an_op_without_outputs_writes_only_in_place(make: Make) -> None:
+    assert work(make("aten.equal.default", {"self": (8,), "other": (8,)}, [])).bytes_written == 0
+    assert work(make("aten._foreach_zero_.default", {"self": [(8,), (4,)]}, [])).bytes_written == 24
+
+
 def test_the_room_imports_no_torch() -> None:
     code = "import sys, torchperf.annotate; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -67,7 +67,8 @@ CASES: list[tuple[str, dict[str, Any], list[Any], dict[str, Any], tuple[str, int
     ("aten._fft_c2c.default", {"self": ("c64", 4, 8)}, [("c64", 4, 8)], {"dim": (1,)},
      ("scan", 5 * 32 * 3, 256, 256)),
     ("torchperf.optimizer.adamw", {"self": ("fp32", 1)}, [],
-     {"numel": 10, "read_bytes_per_parameter": 14, "write_bytes_per_parameter": 14, "flops_per_parameter": 15},
+     {"numel": 10, "read_bytes_per_parameter": 14, "write_bytes_per_parameter": 14,
+      "flops_per_parameter": 15},
      ("optimizer", 150, 140, 140)),
     ("aten._fused_adamw_.default",
      {"self": [X], "grads": [X], "exp_avgs": [X], "exp_avg_sqs": [X], "state_steps": [("fp32",)]}, [], {},
@@ -84,6 +85,20 @@ def test_counts(
     assert (found.kind, found.flops, found.bytes_read, found.bytes_written) == expected
     assert found.engine == "vector"
     assert found.known
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "flops"),
+    [
+        ("aten.linalg_inv_ex.default", {"A": (2, 6, 6)}, 2 * 2 * 216),
+        ("aten.linalg_cholesky_ex.default", {"self": (2, 6, 6)}, 2 * 72),
+        ("aten.linalg_solve_triangular.default", {"self": (2, 6, 6), "B": (2, 6, 4)}, 2 * 6 * 6 * 4),
+        ("aten._linalg_solve_ex.default", {"A": (2, 6, 6), "B": (2, 6, 4)}, 2 * 144 + 2 * 2 * 6 * 6 * 4),
+    ],
+)
+def test_solves(name: str, operands: dict[str, Any], flops: int, make: Make) -> None:
+    found = work(make(name, operands, [operands.get("B", (2, 6, 6))]))
+    assert (found.kind, found.engine, found.flops) == ("solve", "vector", flops)
 
 
 def test_rows_and_width(make: Make) -> None:

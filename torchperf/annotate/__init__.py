@@ -14,6 +14,7 @@ from . import (
     convolution,
     dropout,
     fused,
+    linalg,
     matmul,
     movement,
     normalization,
@@ -31,6 +32,6 @@ from .registry import KINDS, RULES, rule, work
 __all__ = ["KINDS", "RULES", "rule", "work"]
 
 _FAMILIES = (
-    attention, convolution, dropout, fused, matmul, movement, normalization, optimizer, pointwise, pooling,
-    reduction, scan, scatter, softmax, view,
+    attention, convolution, dropout, fused, linalg, matmul, movement, normalization, optimizer, pointwise,
+    pooling, reduction, scan, scatter, softmax, view,
 )  # fmt: skip

@@ -171,7 +171,7 @@ def attention_backward(op: Op) -> Work:
 
     flops           4 B Hq pairs (D + Dv): dV and dP over Dv, dQ and dK over D
     flops_executed  2 B Hq pairs (3 D + 2 Dv): Q K^T again, 2.5 x the forward where D = Dv
-    source          [dao2022] FlashAttention, algorithm 4
+    source          FlashAttention, arXiv 2205.14135, algorithm 4
     """
     return attention_work(op, heads_first(op), own_mask(op), True)
 
@@ -196,13 +196,14 @@ def _flash(op: Op, backward: bool) -> Work:
     left = op.attr("window_size_left")
     window = left + 1 if isinstance(left, int) and left >= 0 else None
     lengths = op.find("cum_seq_q") if len(op.operand("query").shape) == 3 else None
-    mask = Mask(bool(op.attr("is_causal", False)), window)
-    return attention_work(op, sequence_first(op, lengths), mask, backward)
+    causal = bool(op.attr("is_causal", False)) or op.attr("window_size_right") == 0
+    return attention_work(op, sequence_first(op, lengths), Mask(causal, window), backward)
 
 
 @rule("aten._flash_attention_forward", "aten._flash_attention_forward_no_dropout_inplace")
 def flash_forward(op: Op) -> Work:
-    """As `attention`, on [B,S,H,D] or packed [total,H,D]; window = window_size_left + 1, -1 means none
+    """As `attention`, on [B,S,H,D] or packed [total,H,D]; window = window_size_left + 1, -1 means none; causal too
+    where window_size_right is 0
 
     ignores  a right window that differs from the left; packed sequences are taken as equally long
     """

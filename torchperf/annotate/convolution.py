@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from torchperf.graph.op import Op
@@ -77,9 +78,13 @@ def convolution_backward(op: Op) -> Work:
     """dy, x, w -> dx, dw, db, each where output_mask asks for it
 
     flops    those of the forward for dx, as many for dw; db is a sum and not counted
+    read     dy, w where dx is asked for, x where dw is
     """
     x = op.find("input") or op.operand("self")
     wants_x, wants_w, _ = op.attr("output_mask", (True, True, True))
     transposed = bool(op.attr("transposed", False))
     products = int(wants_x) + int(wants_w)
-    return implicit_gemm(op, x, op.operand("weight"), op.operand("grad_output"), transposed, products)
+    weight = op.operand("weight")
+    work = implicit_gemm(op, x, weight, op.operand("grad_output"), transposed, products)
+    unread = (0 if wants_x else weight.nbytes) + (0 if wants_w else x.nbytes)
+    return replace(work, bytes_read=work.bytes_read - unread) if unread else work

@@ -2,11 +2,12 @@
 
 Dims of every op here: batch, m, n, k, and `groups` where each group of rows meets its own matrix. read = each
 distinct operand, write = the result, both lower bounds: no split-k partial sums, no second pass over a tile.
-Exact against a hand count; source [williams2009] roofline for the bytes.
+Exact against a hand count; the bytes are those of the roofline model (Williams et al. 2009).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from torchperf.graph.op import Op
@@ -100,12 +101,15 @@ def linear_backward(op: Op) -> Work:
     """dy[m,n], x[m,k], w[n,k] -> dx[m,k], dw[n,k], db[n], each where output_mask asks for it
 
     flops    2 m n k for dx, 2 m n k for dw; db is a sum and not counted
+    read     dy, w where dx is asked for, x where dw is
     """
     x, w = op.operand("self"), op.operand("weight")
     n, k = shape(w)
     wants_x, wants_w, _ = op.attr("output_mask", (True, True, True))
     m = x.numel // k if k else 0
-    return contraction(op, x.dtype, int(wants_x) + int(wants_w), m, n, k, "mn,nk->mk")
+    work = contraction(op, x.dtype, int(wants_x) + int(wants_w), m, n, k, "mn,nk->mk")
+    unread = (0 if wants_x else w.nbytes) + (0 if wants_w else x.nbytes)
+    return replace(work, bytes_read=work.bytes_read - unread) if unread else work
 
 
 @rule("aten.matmul")
@@ -196,6 +200,21 @@ def grouped_mm(op: Op) -> Work:
     dims = (("batch", batch), ("m", m), ("n", n), ("k", k), ("groups", groups))
     bytes_read = read(op) - spared
     return Work("matmul", "matrix", x.dtype, flops, flops, flops, bytes_read, written(op), dims, equation)
+
+
+@rule("transformers.grouped_mm_fallback", "transformers.grouped_mm_fallback_backward")
+def grouped_mm_fallback(op: Op) -> Work:
+    """x[r,k] . w[g,k,n] -> y[r,n], transformers' own op for types that torch refuses; backward: dx, dw
+
+    flops    2 r k n, backward 4 r k n        assumes balanced groups, as `grouped_mm`
+    """
+    x, w = op.operand("input"), op.operand("weight")
+    (rows, k), (groups, _, n) = shape(x), shape(w)
+    products = 2 if "grad_output" in op.operands else 1
+    flops = products * 2 * rows * k * n
+    dims = (("batch", products), ("m", rows), ("n", n), ("k", k), ("groups", groups))
+    bytes_read = read(op) - w.nbytes // groups * max(groups - rows, 0)
+    return Work("matmul", "matrix", x.dtype, flops, flops, flops, bytes_read, written(op), dims, "mk,gkn->mn")
 
 
 @rule("aten.einsum")

@@ -2,8 +2,7 @@
 
 One FLOP each for add, multiply, compare, select, and for exp, log, erf, tanh, sqrt, sin and the like, which
 cost more on a real vector unit: the table is for the roofline of the vector engine, where bytes almost always
-decide.
-In-place twins (`add_`) and list twins (`_foreach_add_`) follow their base.
+decide. In-place twins (`add_`) and list twins (`_foreach_add_`) follow their base.
 """
 
 from __future__ import annotations

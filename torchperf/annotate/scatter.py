@@ -9,7 +9,7 @@ from torchperf.graph.tensor import Value
 from torchperf.graph.work import Work
 
 from .registry import aten, rule
-from .traffic import listed, moved, part, read, read_except, shape, written
+from .traffic import in_place, listed, moved, part, read, read_except, shape, written
 
 
 def scattered(op: Op, touched: int, adds: bool) -> Work:
@@ -20,7 +20,7 @@ def scattered(op: Op, touched: int, adds: bool) -> Work:
     write    in place: what is touched; else the whole result
     """
     flops = touched if adds else 0
-    if not op.name.split(".")[1].endswith("_"):
+    if not in_place(op):
         return moved(op, "gather", read(op), written(op), flops)
     nbytes = part(op.operand("self"), touched)
     return moved(op, "gather", read_except(op, "self") + (nbytes if adds else 0), nbytes, flops)

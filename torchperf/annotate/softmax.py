@@ -14,8 +14,10 @@ SOFTMAX_BACKWARD = 4  # multiply, sum, subtract, multiply
 LOSSES = {
     "mse_loss": 3, "mse_loss_backward": 3, "smooth_l1_loss": 5, "smooth_l1_loss_backward": 5,
     "huber_loss": 5, "huber_loss_backward": 5, "binary_cross_entropy": 6, "binary_cross_entropy_backward": 5,
+    "binary_cross_entropy_with_logits": 6,
     "soft_margin_loss": 4, "soft_margin_loss_backward": 4, "multi_margin_loss": 4,
-    "multi_margin_loss_backward": 4, "multilabel_margin_loss_forward": 4, "multilabel_margin_loss_backward": 4,
+    "multi_margin_loss_backward": 4, "multilabel_margin_loss_forward": 4,
+    "multilabel_margin_loss_backward": 4,
 }  # fmt: skip
 
 

@@ -32,7 +32,13 @@ def written(op: Op) -> int:
         return outputs[0].nbytes
     if outputs:
         return sum(value.nbytes for value in outputs)
-    return sum(value.nbytes for value in listed(op, "self"))
+    return sum(value.nbytes for value in listed(op, "self")) if in_place(op) else 0
+
+
+def in_place(op: Op) -> bool:
+    """Whether the op writes to its `self` operand: `add_`, and not `__and__`."""
+    packet = op.name.split(".")[1] if "." in op.name else op.name
+    return packet.endswith("_") and not packet.endswith("__")
 
 
 def listed(op: Op, name: str) -> list[Value]:

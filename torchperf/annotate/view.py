@@ -22,13 +22,14 @@ ALLOCATIONS = """
 QUESTIONS = """
     sym_size sym_stride sym_numel sym_storage_offset sym_is_contiguous size stride dim is_same_size
     is_pinned _has_same_storage_numel _has_compatible_shallow_copy_type _assert_async _assert_scalar
-    _functional_assert_async _functional_assert_scalar _assert_tensor_metadata sym_constrain_range
-    sym_constrain_range_for_size record_stream result_type can_cast promote_types _version
+    _functional_assert_async _functional_assert_scalar _assert_tensor_metadata _linalg_check_errors
+    sym_constrain_range sym_constrain_range_for_size record_stream result_type can_cast promote_types _version
     _fused_sdp_choice _local_scalar_dense item is_nonzero _print _debug_has_internal_overlap
     _cudnn_rnn_flatten_weight _cudnn_init_dropout_state _use_cudnn_rnn_flatten_weight"""
+RANGES = "_record_function_enter _record_function_enter_new _record_function_exit"  # of the profiler
 
 
-@rule(*aten(VIEWS), *aten(ALLOCATIONS), *aten(QUESTIONS))
+@rule(*aten(VIEWS), *aten(ALLOCATIONS), *aten(QUESTIONS), *[f"profiler.{name}" for name in RANGES.split()])
 def view(op: Op) -> Work:
     """Another shape of the same bytes, new bytes without contents, or a question
 

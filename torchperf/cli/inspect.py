@@ -32,9 +32,9 @@ def command(
     json_to: str | None,
 ) -> None:
     """Parameters, FLOPs, bytes and activations of MODEL, by module to a given depth."""
-    from torchperf import pipeline
+    from torchperf.inspection import inspect
 
-    answer = pipeline.inspect(
+    answer = inspect(
         model,
         mode=mode,
         depth=depth,

@@ -16,6 +16,12 @@ from .failure import refuse
     metavar="N",
     help="Parameters, in place of MODEL: then only 6 N is counted, no attention.",
 )
+@click.option(
+    "--flops-per-token",
+    callback=options.positive,
+    metavar="F",
+    help="Training FLOPs of one token, in place of MODEL.",
+)
 @options.gpu
 @options.num_gpus
 @options.seq_len
@@ -50,6 +56,7 @@ from .failure import refuse
 def command(
     model: str | None,
     parameters: int | None,
+    flops_per_token: float | None,
     gpu: str,
     num_gpus: int,
     seq_len: int | None,
@@ -76,13 +83,17 @@ def command(
         --global-batch 16 --steps 500 --wall-s 48600
     """
     _check(
-        model, parameters, seq_len, tokens_per_s_per_gpu, tokens, global_batch, steps, wall_s, price, goodput
+        model,
+        parameters if flops_per_token is None else int(flops_per_token),
+        seq_len,
+        tokens_per_s_per_gpu, tokens, global_batch, steps, wall_s, price, goodput
     )
-    from torchperf import pipeline
+    from torchperf.measured_run import mfu
 
-    answer = pipeline.mfu(
+    answer = mfu(
         model,
         parameters=parameters,
+        flops_per_token=flops_per_token,
         gpu=gpu,
         num_gpus=num_gpus,
         seq_len=seq_len,
@@ -120,7 +131,7 @@ def _check(
 ) -> None:
     """Refuse what says too little, or the same thing twice."""
     if (model is None) == (parameters is None):
-        raise refuse("give MODEL or `--parameters`, and not both")
+        raise refuse("give MODEL, or `--parameters`, or `--flops-per-token`, and not more than one")
     if (global_batch is None) != (steps is None):
         raise refuse("`--global-batch` and `--steps` go together")
     if tokens is not None and steps is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -74,6 +75,12 @@ def build(cls: Any, config: Any) -> nn.Module:
     raise TorchperfError(
         f"`{cls.__name__}` cannot be built from this config", facts=[("reason", _line(errors[0]))], hint="mend the config"
     ) from errors[0]
+
+
+def choose_attention(module: Any) -> None:
+    """Ask a model that stands already for our attention; one that has its own code keeps it."""
+    with contextlib.suppress(Exception):
+        module.set_attn_implementation(transformers_patches.NAME)
 
 
 def from_module(module: Any, name: str) -> Subject:

@@ -21,7 +21,7 @@ from typing import Any
 from torch import nn
 
 from ..graph.errors import TorchperfError
-from . import plain
+from .live import subject_of_module
 from .meta_device import everything_on_meta
 from .pretrained import from_pretrained_as_config
 from .subject import Subject
@@ -81,22 +81,12 @@ def load(path: Path, entry: str | None) -> Subject:
         module = _find_module(namespace, entry, path)
     inputs = namespace.get("get_inputs", namespace.get("example_inputs"))
     name = path.stem if entry is None else f"{path.stem}:{entry}"
-    meta = plain.on_meta(module)
-    if inputs is None and _is_transformers(meta):
-        from . import hf
-
-        subject = hf.from_module(plain.as_bf16(meta), name)
-    else:
-        with _errors(path, "making the inputs"):
-            subject = plain.subject(plain.as_bf16(meta), inputs, name, str(path))
+    with _errors(path, "making the inputs"):
+        subject = subject_of_module(module, inputs, name, str(path))
     loss = namespace.get("loss_fn", namespace.get("get_loss"))
     if callable(loss):
         subject.loss = loss
     return subject
-
-
-def _is_transformers(module: nn.Module) -> bool:
-    return "transformers" in sys.modules and isinstance(module, sys.modules["transformers"].PreTrainedModel)
 
 
 def _run(path: Path) -> dict[str, Any]:

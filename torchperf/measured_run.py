@@ -1,0 +1,72 @@
+"""Utilisation of a run that was measured, in each named convention, and what its tokens cost."""
+
+from __future__ import annotations
+
+from .graph.errors import TorchperfError
+from .graph.estimate import Mfu
+from .graph.graph import Capture
+from .graph.inspection import MfuReport
+from .hardware import load_accelerator, load_runtime
+from .pipeline import annotated, bound_graph, flops_of, lower
+from .rewrite.precision import precision as precision_of
+from .utilisation import PUBLISHED, active_parameters, conventions
+
+BARE = "6 N, no attention: only the number of parameters was given"
+GIVEN = "FLOPs per token as given"
+
+
+def mfu(
+    model: str | Capture | None = None, *, parameters: int | None = None, flops_per_token: float | None = None,
+    gpu: str, num_gpus: int = 1, seq_len: int | None = None, precision: str = "bf16-mixed",
+    tokens_per_s_per_gpu: float | None = None, tokens: int | None = None, global_batch: int | None = None,
+    steps: int | None = None, wall_s: float | None = None, price_per_gpu_hour: float | None = None,
+    goodput: float = 1.0, refresh: bool = False,
+) -> MfuReport:  # fmt: skip
+    """MFU and HFU of a run on `num_gpus` of `gpu` against the dense peak of `precision`.
+
+    The rate is `tokens_per_s_per_gpu`, or `tokens` (or `global_batch` * `steps` * `seq_len`) over all GPUs in `wall_s`
+    seconds. The FLOPs come from `model`, or from `parameters` alone (6 N), or from `flops_per_token`.
+    Raises TorchperfError.
+    """
+    device = load_accelerator(gpu)
+    compute = precision_of(precision).compute
+    peak = device.peak_flops_per_s(device.matmul_engine(compute), compute)
+    graph = bound_graph(model, "train", 1, seq_len, refresh) if model is not None else None
+    length = graph.size("seq") or 1 if graph is not None else seq_len
+    if tokens is None and global_batch is not None and steps is not None and length is not None:
+        tokens = global_batch * steps * length
+    rate = tokens_per_s_per_gpu
+    if rate is None:
+        if tokens is None or wall_s is None:
+            raise TorchperfError("the run has no rate", hint="give `tokens_per_s_per_gpu`, or `tokens` and `wall_s`")
+        rate = tokens / (wall_s * num_gpus)
+    embedding, dims, assumptions = 0, (), list[str]()
+    if graph is not None:
+        program = lower(graph, precision, None, "none", "auto", load_runtime("eager"))
+        again = lower(graph, precision, None, "full", "auto", load_runtime("eager"))
+        works, works_again = annotated(program), annotated(again)
+        per_step = (graph.size("batch") or 1) * (length or 1)
+        flops = flops_of(program, works, lambda w: w.flops)
+        full = flops_of(again, works_again, lambda w: w.flops)
+        noncausal = flops_of(program, works, lambda w: w.flops_noncausal)
+        rows, _ = conventions(program, works, flops, noncausal, per_step, rate, peak)
+        _, hardware = conventions(again, works_again, full, noncausal, per_step, rate, peak)
+        hfu = tuple(Mfu(f"under full recompute, {row.convention}", row.flops_per_token, row.value) for row in hardware)
+        active = active_parameters(program, per_step)
+        embedding, parameters = active.embedding, active.total
+        if active.idle:
+            assumptions.append(f"{active.idle:,} parameters of experts that a token does not meet are left out of N")
+        name = graph.facts.model
+    else:
+        if flops_per_token is None and parameters is None:
+            raise TorchperfError("nothing says what a token costs", hint="give a model, `parameters` or `flops_per_token`")
+        per_token = flops_per_token if flops_per_token is not None else 6.0 * (parameters or 0)
+        rows = (Mfu(GIVEN if flops_per_token is not None else BARE, per_token, per_token * rate / peak),)
+        hfu = (Mfu(PUBLISHED, 4 / 3 * per_token, 4 / 3 * per_token * rate / peak),)
+        name = f"{parameters:,} parameters" if parameters else "given FLOPs"
+    return MfuReport(
+        model=name, gpu=device.name, num_gpus=num_gpus, precision=precision, parameters=parameters or 0,
+        parameters_input_embedding=embedding, seq_len=length, tokens_per_s_per_gpu=rate, peak_flops_per_s=peak,
+        mfu=rows, hfu=hfu, dims=dims, tokens=tokens, wall_s=wall_s, price_per_gpu_hour=price_per_gpu_hour,
+        goodput=goodput, assumptions=tuple(assumptions),
+    )  # fmt: skip
