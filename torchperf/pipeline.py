@@ -80,7 +80,7 @@ def lower(
     program = recompute.apply(program, recompute_how)
     if graph.facts.mode == "train" and optimizer_name is not None:
         program = optimizer.append(program, optimizer_name, to)
-    return fuse(program) if runtime.fused else program
+    return fuse(program, annotated(program)) if runtime.fused else program
 
 
 def annotated(graph: Graph) -> Works:
@@ -149,6 +149,14 @@ def short_module(path: str) -> str:
     return ".".join(parts[:cut]) or "(model)"
 
 
+def _kernel_name(op: Op) -> str:
+    """The op's name; of a fused kernel the first ops in it."""
+    if not op.parts:
+        return op.name.removesuffix(".default")
+    names = list(dict.fromkeys(part.name.split(".")[1] for part in op.parts))
+    return f"fused({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
+
+
 def _top(program: Graph, works: Works, prices: Sequence[Sequence[Price]], number: int = 10) -> tuple[Share, ...]:
     rows = []
     for count, block, row, costs in zip(program.counts, program.blocks, works, prices, strict=True):
@@ -157,7 +165,7 @@ def _top(program: Graph, works: Works, prices: Sequence[Sequence[Price]], number
     rows.sort(key=lambda r: -r[0])
     return tuple(
         Share(
-            f"{op.name.removesuffix('.default')} {op.module}".strip(), seconds, count, count * work.flops,
+            f"{_kernel_name(op)} {op.module}".strip(), seconds, count, count * work.flops,
             count * work.nbytes, price.bound, op.phase, " ".join(f"{k}={v}" for k, v in work.dims),
         )
         for seconds, count, op, work, price in rows[:number]

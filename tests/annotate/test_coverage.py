@@ -127,6 +127,27 @@ def test_language_models(name: str, record: Callable[..., list[Op]]) -> None:
     check(record(train(model, input_ids=tokens(), labels=tokens(), **extra)))
 
 
+SMALL = {
+    "vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2,
+}  # fmt: skip
+EXPERTS = {"head_dim": 16, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
+
+
+@pytest.mark.usefixtures("fused_attention")
+@pytest.mark.parametrize(
+    ("name", "config", "flops"), [("llama", SMALL, 6_291_456), ("qwen3_moe", {**SMALL, **EXPERTS}, 4_784_128)]
+)
+def test_forward_flops(
+    name: str, config: dict[str, Any], flops: int, record: Callable[..., list[Op]]
+) -> None:
+    """O03, O02: projections, attention without the triangle, router, active experts and head."""
+    model = hf(name, "AutoModelForCausalLM", **config)
+    ids = torch.zeros(1, 32, dtype=torch.long, device="meta")
+    works = [work(op) for op in record(lambda: model(input_ids=ids, use_cache=False))]
+    assert sum(w.flops_noncausal for w in works if w.engine == "matrix") == flops
+
+
 @pytest.mark.usefixtures("fused_attention")
 def test_t5(record: Callable[..., list[Op]]) -> None:
     sizes = {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4}
@@ -198,7 +219,8 @@ def recurrent() -> Iterator[nn.Module]:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             states: torch.Tensor = self.gru(self.lstm(x)[0])[0]
-            return torch.fft.rfft(states, dim=0).abs().cumsum(0)
+            spectrum: torch.Tensor = torch.fft.rfft(states, dim=0)
+            return spectrum.abs().cumsum(0)
 
     with torch.device("meta"):
         yield Recurrent()

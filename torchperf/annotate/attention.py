@@ -202,9 +202,9 @@ def _flash(op: Op, backward: bool) -> Work:
 
 @rule("aten._flash_attention_forward", "aten._flash_attention_forward_no_dropout_inplace")
 def flash_forward(op: Op) -> Work:
-    """As `attention`, on [B,S,H,D] or packed [total,H,D]; window = window_size_left + 1, -1 means none; causal too
-    where window_size_right is 0
+    """As `attention`, on [B,S,H,D] or packed [total,H,D]
 
+    window   window_size_left + 1, where that is not -1; causal too where window_size_right is 0
     ignores  a right window that differs from the left; packed sequences are taken as equally long
     """
     return _flash(op, False)

@@ -94,11 +94,19 @@ class Fitter:
         if len(self.points) < 4:
             return
         pool = [*self._plain, self._one]
-        for three in itertools.combinations(pool, 3):
+        for three in (*itertools.combinations(pool, 3), *self._squares()):
             solved = _solve3(values, [x for _, x in three])
             if solved is not None and all(solved):
                 terms = tuple(Term(c, 1, f) for c, (f, _) in zip(solved, three, strict=True))
                 yield (sum(map(abs, solved)), sum(len(f) for f, _ in three)), Expr(terms)
+
+    def _squares(self) -> Iterator[tuple[_Product, _Product, _Product]]:
+        """a^2, a, 1 of each chunk count a, alone and times each plain product: (a + 1)^2 pads by one chunk."""
+        for factors, _ in self._derived:
+            if len(factors) == 1:
+                for rest in ((), *(f for f, _ in self._plain)):
+                    three = [(*rest, *factors, *factors), (*rest, *factors), rest]
+                    yield tuple((f, self._values(f)) for f in three)  # type: ignore[misc]
 
 
 def _products(names: list[str], constants: Sequence[int]) -> tuple[list[tuple[Factor, ...]], list[tuple[Factor, ...]]]:

@@ -1,0 +1,66 @@
+"""GPT-3 and Megatron GPT against the closed form of Narayanan et al., arXiv 2104.04473, equation 3.
+
+    F = 72 B L s h^2 (1 + s / (6 h) + V / (12 h L))      forward and backward, non-causal, nothing recomputed
+
+(The paper prints 96 and V / (16 h L): its runs repeat forward, and the head is not repeated.) The terms are
+24 B s L h^2 for the four matmuls of a layer (12 h^2 weights), 4 B s^2 L h for Q K^T and P V, 2 B s V h for the head,
+times three. Counted FLOPs differ from it by nothing: biases, norms, embeddings, softmax and loss hold no matmul, and
+the heads of GPT-3 (`gpt3-2.7b`: 32 of 80) times their dim are h in every row of the two tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+import torchperf
+from torchperf import configs
+from torchperf.graph.graph import Capture
+
+# arXiv 2005.14165 table 2.1, with V = 50257: L, h;  GPT-3 XL and 13B print n_heads d_head != d_model, see below
+GPT3 = {
+    "gpt3-125m": (12, 768),
+    "gpt3-350m": (24, 1024),
+    "gpt3-760m": (24, 1536),
+    "gpt3-1.3b": (24, 2048),
+    "gpt3-2.7b": (32, 2560),
+    "gpt3-6.7b": (32, 4096),
+    "gpt3-13b": (40, 5120),
+    "gpt3-175b": (96, 12288),
+}
+# arXiv 2205.05198 table 3, with V = 51200
+MEGATRON = {
+    "megatron-gpt-22b": (48, 6144),
+    "megatron-gpt-175b": (96, 12288),
+    "megatron-gpt-530b": (105, 20480),
+    "megatron-gpt-1t": (128, 25600),
+}
+
+
+def closed_form(batch: int, s: int, layers: int, h: int, vocab: int) -> Fraction:
+    """72 B L s h^2 (1 + s / (6 h) + V / (12 h L))"""
+    return 72 * batch * layers * s * h**2 * (1 + Fraction(s, 6 * h) + Fraction(vocab, 12 * h * layers))
+
+
+@pytest.fixture(scope="module")
+def plain_capture():
+    """One recording at one size, unfolded by expressions: 128 layers in a few seconds."""
+    from torchperf.frontend.capture import capture
+    from torchperf.frontend.hf import from_config
+
+    def make(model: str) -> Capture:
+        subject = replace(from_config(configs.load(model), model), fixed="one size is enough here")
+        return Capture((capture(subject, "train", {"batch": 1, "seq": 2048}),))
+
+    return make
+
+
+@pytest.mark.parametrize(("model", "shape"), (GPT3 | MEGATRON).items())
+def test_closed_form(plain_capture, model: str, shape: tuple[int, int]) -> None:
+    """Integer equality for every row of both tables."""
+    layers, h = shape
+    vocab = 50257 if model in GPT3 else 51200
+    estimate = torchperf.estimate(plain_capture(model), gpu="b200-sxm-180gb")
+    assert estimate.flops_noncausal.model == closed_form(1, 2048, layers, h, vocab)

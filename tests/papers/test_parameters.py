@@ -1,0 +1,46 @@
+"""Parameters of published models, exact, a tied weight counted once."""
+
+from __future__ import annotations
+
+import pytest
+
+import torchperf
+
+PUBLISHED = {
+    # sum over the config's shapes; the head is the token embedding
+    "gpt2": 124_439_808,
+    # the cards of Llama 3.x, and `model.safetensors.index.json` of each: total_size / 2 bytes
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "llama-3.2-1b": 1_235_814_400,
+    # arXiv 2401.04088 rounds to 47B; MaxText PR 678 uses this total
+    "mixtral-8x7b": 46_702_792_704,
+    # arXiv 2412.19437: 671B without the multi-token prediction module
+    "deepseek-v3": 671_026_404_352,
+    # arXiv 2508.10925 rounds to 116.8B
+    "gpt-oss-120b": 116_829_156_672,
+}
+
+
+@pytest.mark.parametrize(("model", "parameters"), PUBLISHED.items())
+def test_parameters(captured, model: str, parameters: int) -> None:
+    """The same integer from `inspect`, from its first row (the whole model), and from `estimate`."""
+    capture = captured(model)
+    inspection = torchperf.inspect(capture, seq_len=128)
+    assert inspection.parameters == parameters
+    assert inspection.trainable_parameters == parameters
+    assert (inspection.rows[0].module, inspection.rows[0].parameters) == ("", parameters)
+    assert torchperf.estimate(capture, gpu="b200-sxm-180gb", seq_len=128).parameters == parameters
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_every_backward_op_has_a_module(captured, model: str) -> None:
+    assert [graph.facts.unattributed for graph in captured(model).graphs] == [0, 0]
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_nothing_is_guessed_and_sizes_stay_free(captured, model: str) -> None:
+    facts = captured(model).facts
+    assert (facts.guesses, facts.fixed) == ((), "")
+    assert dict(facts.sizes).keys() == {"batch", "seq"}
