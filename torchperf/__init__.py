@@ -1,10 +1,10 @@
 """torchperf: what a real PyTorch model costs to train or to serve, on hardware you do not have.
 
-    import torchperf
+import torchperf
 
-    capture = torchperf.capture("llama-3.1-8b")          # or a live nn.Module and its inputs
-    answer = torchperf.estimate(capture, gpu="h100-sxm-80gb", seq_len=4096)
-    answer.verdict, answer.step_time_s, answer.memory.peak
+capture = torchperf.capture("llama-3.1-8b")          # or a live nn.Module and its inputs
+answer = torchperf.estimate(capture, gpu="h100-sxm-80gb", seq_len=4096)
+answer.verdict, answer.step_time_s, answer.memory.peak
 """
 
 from __future__ import annotations

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .frontend import load as frontend_load
 from .frontend import store
 from .graph.graph import Capture
 
-if TYPE_CHECKING:
-    from torch import nn
-
 
 def capture(
-    model: str | nn.Module, inputs: Any = None, *, mode: str = "train", micro_batch: int | None = None,
+    model: Any, inputs: Any = None, *, mode: str = "train", micro_batch: int | None = None,
     seq_len: int | None = None, name: str | None = None, refresh: bool = False,
 ) -> Capture:  # fmt: skip
     """Record `model` once; the result is bound to any batch and sequence length without torch.
 
-    model    a name or path as on the command line, or a live nn.Module (copied to meta, not changed)
+    model    a name or path (str) as on the command line, or a live nn.Module (copied to meta, not changed)
     inputs   of a live module: a tensor, tuple or dict of forward's arguments, or a function `(batch, seq) -> these`;
              None for a transformers model or a module that takes token ids
     Raises TorchperfError where the model cannot be captured.

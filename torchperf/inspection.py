@@ -31,13 +31,13 @@ def inspect(
     for count, block, row in zip(program.counts, program.blocks, works, strict=True):
         for op, work in zip(block.ops, row, strict=True):
             if work.engine == "matrix":
-                add(op.module, 2 if block.phase == "backward" else 1 if block.phase == "forward" else 4, count * work.flops)
+                add(op.module, {"forward": 1, "backward": 2}.get(block.phase, 4), count * work.flops)
             add(op.module, 3, count * work.nbytes)
     layers = _layers(program)
     for parameter in program.facts.parameters:
         add(_starred(parameter.names[0].rpartition(".")[0], layers), 0, parameter.numel)
     saved = _saved_by_module(program, works)
-    for path, nbytes in saved.items():
+    for path in saved:
         for cut in _prefixes(path, depth):
             rows.setdefault(cut, [0, 0, 0, 0, 0])
     table = []

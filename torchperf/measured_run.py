@@ -7,9 +7,9 @@ from .graph.estimate import Mfu
 from .graph.graph import Capture
 from .graph.inspection import MfuReport
 from .hardware import load_accelerator, load_runtime
-from .pipeline import annotated, bound_graph, flops_of, lower
+from .pipeline import annotated, bound_graph, lower
 from .rewrite.precision import precision as precision_of
-from .utilisation import PUBLISHED, active_parameters, conventions
+from .utilisation import PUBLISHED, active_parameters, conventions, flops_of
 
 BARE = "6 N, no attention: only the number of parameters was given"
 GIVEN = "FLOPs per token as given"
@@ -48,9 +48,8 @@ def mfu(
         per_step = (graph.size("batch") or 1) * (length or 1)
         flops = flops_of(program, works, lambda w: w.flops)
         full = flops_of(again, works_again, lambda w: w.flops)
-        noncausal = flops_of(program, works, lambda w: w.flops_noncausal)
-        rows, _ = conventions(program, works, flops, noncausal, per_step, rate, peak)
-        _, hardware = conventions(again, works_again, full, noncausal, per_step, rate, peak)
+        rows, _ = conventions(program, works, flops, per_step, rate, peak)
+        _, hardware = conventions(again, works_again, full, per_step, rate, peak)
         hfu = tuple(Mfu(f"under full recompute, {row.convention}", row.flops_per_token, row.value) for row in hardware)
         active = active_parameters(program, per_step)
         embedding, parameters = active.embedding, active.total
@@ -59,7 +58,9 @@ def mfu(
         name = graph.facts.model
     else:
         if flops_per_token is None and parameters is None:
-            raise TorchperfError("nothing says what a token costs", hint="give a model, `parameters` or `flops_per_token`")
+            raise TorchperfError(
+                "nothing says what a token costs", hint="give a model, `parameters` or `flops_per_token`"
+            )
         per_token = flops_per_token if flops_per_token is not None else 6.0 * (parameters or 0)
         rows = (Mfu(GIVEN if flops_per_token is not None else BARE, per_token, per_token * rate / peak),)
         hfu = (Mfu(PUBLISHED, 4 / 3 * per_token, 4 / 3 * per_token * rate / peak),)

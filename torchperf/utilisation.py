@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .graph.estimate import Flops, Mfu
 from .graph.graph import Graph
 from .graph.op import Op
-from .graph.work import Work
+from .graph.work import Work, Works
 
 NONCAUSAL = "non-causal, without input embedding: 6 (N - N_embedding) + 12 L H D S"
 CAUSAL = "causal: 6 (N - N_embedding) + 6 L H D S"
@@ -16,6 +16,14 @@ PALM = "non-causal, with input embedding (PaLM): 6 N + 12 L H D S"
 COUNTED = "counted from the graph: forward and backward matmuls, causal attention"
 HARDWARE = "counted from the graph, with what is recomputed"
 PUBLISHED = "published: 4/3 of the non-causal MFU under full recompute"
+
+
+def flops_of(graph: Graph, works: Works, of: Callable[[Work], int]) -> Flops:
+    """FLOPs of the matrix engine by phase."""
+    sums = dict.fromkeys(("forward", "backward", "recompute", "optimizer"), 0)
+    for count, block, row in zip(graph.counts, graph.blocks, works, strict=True):
+        sums[block.phase] += count * sum(of(work) for work in row if work.engine == "matrix")
+    return Flops(sums["forward"], sums["backward"], sums["recompute"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ def _named(name: str, layer: str) -> str:
     return name.replace(f"{parent}.*", layer, 1) if layer and name.startswith(f"{parent}.*") else name
 
 
-def attention_flops(graph: Graph, works: Sequence[Sequence[Work]], backward: bool = True) -> int:
+def attention_flops(graph: Graph, works: Works) -> int:
     """Non-causal attention FLOPs of the step: 12 L H D S a token under full attention."""
     total = 0
     for count, block, row in zip(graph.counts, graph.blocks, works, strict=True):
@@ -77,8 +85,7 @@ def attention_flops(graph: Graph, works: Sequence[Sequence[Work]], backward: boo
 
 
 def conventions(
-    graph: Graph, works: Sequence[Sequence[Work]], flops: Flops, noncausal: Flops, tokens: int,
-    tokens_per_s: float, peak_flops_per_s: float,
+    graph: Graph, works: Works, flops: Flops, tokens: int, tokens_per_s: float, peak_flops_per_s: float,
 ) -> tuple[tuple[Mfu, ...], tuple[Mfu, ...]]:  # fmt: skip
     """(MFU, HFU) rows of a run that does `tokens_per_s` on a device of `peak_flops_per_s`."""
 
@@ -88,7 +95,7 @@ def conventions(
     recomputes = flops.recompute > 0
     hfu = [row(HARDWARE, flops.hardware / tokens)]
     frozen = any(not p.trainable for p in graph.facts.parameters)
-    if graph.facts.mode != "train" or frozen:
+    if graph.facts.mode != "train" or frozen or graph.size("seq") is None:
         return (row(COUNTED, flops.model / tokens),), tuple(hfu)
     active = active_parameters(graph, tokens)
     attention = attention_flops(graph, works) / tokens

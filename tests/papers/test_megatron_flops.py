@@ -4,8 +4,9 @@
 
 (The paper prints 96 and V / (16 h L): its runs repeat forward, and the head is not repeated.) The terms are
 24 B s L h^2 for the four matmuls of a layer (12 h^2 weights), 4 B s^2 L h for Q K^T and P V, 2 B s V h for the head,
-times three. Counted FLOPs differ from it by nothing: biases, norms, embeddings, softmax and loss hold no matmul, and
-the heads of GPT-3 (`gpt3-2.7b`: 32 of 80) times their dim are h in every row of the two tables.
+times three. The counted FLOPs differ from it by nothing: biases, norms, embeddings, softmax and loss hold no matmul,
+and heads times head dim is h in every bundled config (where the table of GPT-3 prints 24 heads of 128 for h = 2048, the
+config has 16; where it prints h = 5140 for 40 heads of 128, the config has 5120).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torchperf
 from torchperf import configs
 from torchperf.graph.graph import Capture
 
-# arXiv 2005.14165 table 2.1, with V = 50257: L, h;  GPT-3 XL and 13B print n_heads d_head != d_model, see below
+# arXiv 2005.14165 table 2.1, with V = 50257: L, h
 GPT3 = {
     "gpt3-125m": (12, 768),
     "gpt3-350m": (24, 1024),

@@ -40,6 +40,4 @@ def fused_optimizer(op: Op) -> Work:
     states = sum(value.nbytes for name in STATES for value in listed(op, name))
     flops = FUSED[op.name.split(".")[1].removesuffix("_")] * numel
     dims = (("numel", numel),)
-    return Work(
-        "optimizer", "vector", dtype_of(op), flops, flops, flops, read(op), states or written(op), dims
-    )
+    return Work("optimizer", "vector", dtype_of(op), flops, flops, flops, read(op), states or written(op), dims)

@@ -33,8 +33,13 @@ DOES_NOT_FIT = 1
     help="Recompute activations in backward.",
 )
 @click.option(
-    "--runtime", default="eager", show_default=True, metavar="NAME", help="eager, compile, or a TOML file."
+    "--attention",
+    type=click.Choice(["auto", "flash", "unfused"]),
+    default="auto",
+    show_default=True,
+    help="Form of attention; auto: as written under eager, flash under a runtime that fuses.",
 )
+@click.option("--runtime", default="eager", show_default=True, metavar="NAME", help="eager, compile, or a TOML file.")
 @click.option("--strict", is_flag=True, help="An op without a rule is an error.")
 @options.refresh
 @options.json_to
@@ -58,6 +63,7 @@ def command(
     precision: str,
     optimizer: str,
     recompute: str,
+    attention: str,
     runtime: str,
     strict: bool,
     refresh: bool,
@@ -84,6 +90,7 @@ def command(
         precision=precision,
         optimizer=optimizer,
         recompute=recompute,
+        attention=attention,
         runtime=runtime,
         strict=strict,
         refresh=refresh,

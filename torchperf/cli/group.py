@@ -52,17 +52,13 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:
-        return guarded(
-            lambda: super(LazyGroup, self).make_context(info_name, args, *rest, **extra), lambda: False
-        )
+        return guarded(lambda: super(LazyGroup, self).make_context(info_name, args, *rest, **extra), lambda: False)
 
     def invoke(self, ctx: click.Context) -> Any:
         return guarded(lambda: super(LazyGroup, self).invoke(ctx), lambda: bool(ctx.meta.get(DEBUG)))
 
 
-@click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
-)
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="torchperf")
 def main() -> None:
     """What a PyTorch model costs to train, on hardware you do not have.

@@ -26,9 +26,7 @@ from .failure import refuse
 @options.num_gpus
 @options.seq_len
 @options.precision
-@click.option(
-    "--tokens-per-s-per-gpu", callback=options.positive, metavar="X", help="The rate that was measured."
-)
+@click.option("--tokens-per-s-per-gpu", callback=options.positive, metavar="X", help="The rate that was measured.")
 @click.option("--tokens", callback=options.count, metavar="N", help="Tokens over all GPUs, such as 1e12.")
 @click.option(
     "--global-batch",
@@ -86,7 +84,13 @@ def command(
         model,
         parameters if flops_per_token is None else int(flops_per_token),
         seq_len,
-        tokens_per_s_per_gpu, tokens, global_batch, steps, wall_s, price, goodput
+        tokens_per_s_per_gpu,
+        tokens,
+        global_batch,
+        steps,
+        wall_s,
+        price,
+        goodput,
     )
     from torchperf.measured_run import mfu
 
@@ -148,8 +152,6 @@ def _check(
     if price is not None and not has_tokens:
         raise refuse("`--price` needs `--tokens`: dollars are for a number of tokens")
     if goodput is not None and wall_s is not None:
-        raise refuse(
-            "`--goodput` does not go with `--wall-s`: a measured wall time holds what was lost already"
-        )
+        raise refuse("`--goodput` does not go with `--wall-s`: a measured wall time holds what was lost already")
     if goodput is not None and not has_tokens:
         raise refuse("`--goodput` needs `--tokens`: it stretches the wall time of a number of tokens")

@@ -20,8 +20,5 @@ def command(json_to: str | None) -> None:
     if json_to != "-":
         from torchperf.report.table import models_table
 
-        rows = [
-            (name, int(n["parameters"]), str(n["source"]), str(n.get("note", "")))
-            for name, n in notes.items()
-        ]
+        rows = [(name, int(n["parameters"]), str(n["source"]), str(n.get("note", ""))) for name, n in notes.items()]
         output.write(models_table(rows), "-")

@@ -63,7 +63,7 @@ class _Attention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Any) -> Any:
         query, key, value, out, logsumexp, bias, sinks = ctx.saved_tensors
         mask = [bool(bias is not None and ctx.needs_input_grad[3]), bool(sinks is not None and ctx.needs_input_grad[4])]
         attrs = dict(ctx.attrs, output_mask=mask) if any(mask) else ctx.attrs

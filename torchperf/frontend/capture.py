@@ -52,16 +52,16 @@ def record(subject: Subject, sizes: Mapping[str, int], mode: str) -> _Recording:
     found = True
     try:
         placed = everything_on_meta() if subject.own_code else contextlib.nullcontext()
-        with capture_patches(), placed, Recorder(module, inputs) as recorder:
-            with torch.set_grad_enabled(mode == "train"):
-                outputs = module(*args, **kwargs)
-                held = list(tensors_in(_plain(outputs)).values())
-                if mode == "train":
-                    loss, found = (subject.loss(outputs), True) if subject.loss else find_loss(outputs)
-                    recorder.hold([*held, loss])
-                    torch.autograd.backward(loss)
-                else:
-                    recorder.hold(held)
+        grad = torch.set_grad_enabled(mode == "train")
+        with capture_patches(), placed, Recorder(module, inputs) as recorder, grad:
+            outputs = module(*args, **kwargs)
+            held = list(tensors_in(_plain(outputs)).values())
+            if mode == "train":
+                loss, found = (subject.loss(outputs), True) if subject.loss else find_loss(outputs)
+                recorder.hold([*held, loss])
+                torch.autograd.backward(loss)
+            else:
+                recorder.hold(held)
         return _Recording(recorder.finish(), inputs, found)
     finally:
         for parameter in module.parameters():
@@ -143,7 +143,7 @@ def _truncated(module: nn.Module, layers: dict[str, str], keep: int) -> Iterator
     whole = {path: child._modules for path, child in lists.items()}
     try:
         for path, child in lists.items():
-            child._modules = OrderedDict(list(whole[path].items())[:keep])  # type: ignore[assignment]
+            child._modules = OrderedDict(list(whole[path].items())[:keep])
         yield
     finally:
         for path, child in lists.items():
@@ -212,7 +212,7 @@ def _fold(
             if sig in carried:
                 source, model_run, fitted = carried[sig]
                 shift = source.slot_start[model_run.start] - tape.slot_start[run.start]
-                numbers = lambda slot, shift=shift, fitted=fitted: fitted[slot + shift]  # type: ignore[misc]  # noqa: E731
+                numbers = lambda slot, shift=shift, fitted=fitted: fitted[slot + shift]  # noqa: E731
             block, storages = fold.build_block(tape, run, numbers, layers)
             blocks.append(block)
         else:
@@ -238,7 +238,7 @@ def _facts(
     shapes: dict[str, Any], fixed: str,
 ) -> Facts:  # fmt: skip
     tape, module = recording.tape, subject.module
-    by_name = {name: i for i, name in enumerate(tape.names) if name is not None and tape.kinds[i] in ("param", "buffer")}
+    by_name = {name: i for i, name in enumerate(tape.names) if name and tape.kinds[i] in ("param", "buffer")}
     assumptions = list(subject.assumptions)
     if not recording.loss_found:
         assumptions.append("forward returns no loss: the sum of its outputs stands in for one")

@@ -158,9 +158,7 @@ def _dim(number: Fitted) -> Dim:
     return number
 
 
-def _op(
-    tape: Tape, i: int, tensor: Callable[[int, str], Value], number: Callable[[], Fitted], module: str
-) -> Op:
+def _op(tape: Tape, i: int, tensor: Callable[[int, str], Value], number: Callable[[], Fitted], module: str) -> Op:
     key = tape.keys[i]
     operands: list[str] = []
     inputs: list[Value] = []
@@ -187,6 +185,4 @@ def _op(
             attribute(entry)
         else:
             attrs.append((name, attribute(entry)))
-    return Op(
-        str(key[0]), str(key[1]), module, tuple(operands), tuple(inputs), tuple(outputs), tuple(attrs)
-    )
+    return Op(str(key[0]), str(key[1]), module, tuple(operands), tuple(inputs), tuple(outputs), tuple(attrs))

@@ -65,15 +65,18 @@ def build(cls: Any, config: Any) -> nn.Module:
     for attention in (transformers_patches.NAME, "sdpa", "eager"):
         try:
             with torch.device("meta"):
-                model = cls._from_config(config, dtype=torch.bfloat16, attn_implementation=attention)
-            return model  # type: ignore[no-any-return]
+                return cls._from_config(  # type: ignore[no-any-return]
+                    config, dtype=torch.bfloat16, attn_implementation=attention
+                )
         except (KeyError, ValueError, ImportError) as error:
             errors.append(error)
         except Exception as error:
             errors.append(error)
             break
     raise TorchperfError(
-        f"`{cls.__name__}` cannot be built from this config", facts=[("reason", _line(errors[0]))], hint="mend the config"
+        f"`{cls.__name__}` cannot be built from this config",
+        facts=[("reason", _line(errors[0]))],
+        hint="mend the config",
     ) from errors[0]
 
 

@@ -56,7 +56,8 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     """F.dropout as one op with a one-byte mask, as on a GPU; meta's own draws the mask in the input's dtype."""
     if not training or p == 0.0:
         return input
-    return torch.ops.aten.native_dropout(input, p, True)[0]
+    out: Tensor = torch.ops.aten.native_dropout(input, p, True)[0]
+    return out
 
 
 @contextlib.contextmanager

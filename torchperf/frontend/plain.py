@@ -35,7 +35,7 @@ def on_meta(module: nn.Module) -> nn.Module:
 def as_bf16(module: nn.Module) -> nn.Module:
     """Floating-point parameters and buffers of 32 bits in bf16, as mixed precision runs them."""
     for child in module.modules():
-        for name, parameter in child._parameters.items():
+        for parameter in child._parameters.values():
             if parameter is not None and parameter.dtype is torch.float32:
                 parameter.data = parameter.data.to(torch.bfloat16)
         for name, buffer in child._buffers.items():

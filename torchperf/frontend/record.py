@@ -36,7 +36,7 @@ class Recorder(TorchDispatchMode):
     """Records what runs inside `with Recorder(module, inputs) as recorder: ...` on `recorder.tape`."""
 
     def __init__(self, module: nn.Module, inputs: dict[str, torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tape = Tape()
         self._keep: list[Any] = []  # storages stay alive, so that no id is given twice
         self._ids: dict[int, int] = {}
@@ -77,13 +77,13 @@ class Recorder(TorchDispatchMode):
             nn.modules.module.register_module_forward_pre_hook(self._enter_module),
             nn.modules.module.register_module_forward_hook(self._leave_module, always_call=True),
         )
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: Any) -> None:
         for hook in self._hooks:
             hook.remove()
-        super().__exit__(*exception)
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
 
     def _enter_module(self, module: nn.Module, _inputs: Any) -> None:
         name = self._module_names.get(id(module))
@@ -137,11 +137,11 @@ class Recorder(TorchDispatchMode):
         self.tape.guesses[text] = self.tape.guesses.get(text, 0) + 1
 
     def _place(self) -> tuple[str, str]:
-        if torch._C._current_graph_task_id() == -1:  # type: ignore[attr-defined]
+        if torch._C._current_graph_task_id() == -1:
             return "forward", self._note_sequence()
         if self._stack:  # modules run inside backward: activation checkpointing
             return "recompute", self._note_sequence()
-        node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+        node = torch._C._current_autograd_node()
         variable = getattr(node, "variable", None)
         if variable is not None:  # AccumulateGrad
             name = self._parameter_names.get(id(variable))
@@ -197,12 +197,12 @@ class Recorder(TorchDispatchMode):
             slots = tape.slots
             slots.extend(value.shape)
             slots.extend(0 if d == 1 else s for d, s in zip(value.shape, value.stride(), strict=True))
-            slots.append(value.storage_offset())
+            slots.append(int(value.storage_offset()))
             slots.append(storage.nbytes())
         elif value is None:
             if tag == "O":
                 key.append(("C", "->", None))
-        elif isinstance(value, bool) or isinstance(value, str):
+        elif isinstance(value, (bool, str)):
             key.append(("C", argument, value))
         elif isinstance(value, int):
             key.append(("I", argument))

@@ -60,7 +60,8 @@ class Fitter:
         for low in (-1, 1):  # numerator / (size +- 1)
             for factors, x in self._plain:
                 numerator = values[0] * (x[0] + low)
-                if all(abs(v * (xi + low) - numerator) <= 1e-9 * abs(numerator) for v, xi in zip(values, x, strict=True)):
+                errors = [abs(v * (xi + low) - numerator) for v, xi in zip(values, x, strict=True)]
+                if max(errors) <= 1e-9 * abs(numerator):
                     return Ratio(numerator, Expr((Term(1, 1, factors), Term(low, 1, ()))))
         return None
 

@@ -88,7 +88,7 @@ def install(stack: contextlib.ExitStack) -> None:
     stack.callback(_local.clear)
     original = masking_utils.find_packed_sequence_indices
     stack.callback(setattr, masking_utils, "find_packed_sequence_indices", original)
-    masking_utils.find_packed_sequence_indices = lambda *_a, **_k: None  # type: ignore[assignment]
+    masking_utils.find_packed_sequence_indices = lambda *_a, **_k: None
 
 
 def register() -> None:

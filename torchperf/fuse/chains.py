@@ -1,8 +1,8 @@
 """One block: pointwise ops, normalisations and row reductions that follow each other become one kernel.
 
 As torch.compile's inductor does: an op joins the kernel of what it reads where both walk the same elements (or one
-walks rows of the other), or the kernel of an op that reads the same, where no op outside stands between the two. Contractions, attention, sorts,
-scatters and reductions over rows stay kernels of their own.
+walks rows of the other), or the kernel of an op that reads the same, where no op outside stands between the two.
+Contractions, attention, sorts, scatters and reductions over rows stay kernels of their own.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _emit(block: Block, kernel_of: dict[int, _Kernel], works: Sequence[Work], es
         if not kernel.fusible:
             ops += members
             continue
-        ops.append(fused(members, lambda slot, k=kernel: slot in escaping or users.get(slot, set()) - {id(k)}))  # type: ignore[misc]
+        ops.append(fused(members, lambda slot, k=kernel: slot in escaping or users.get(slot, set()) - {id(k)}))
     return Block(block.module, block.phase, block.storages, tuple(ops))
 
 

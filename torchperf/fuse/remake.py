@@ -60,7 +60,8 @@ def _pairs(graph: Graph) -> dict[int, tuple[int, dict[int, int]]]:
         f, b = first[0], back[0]
         place = {storage: slot for slot, storage in enumerate(b.storages)}
         same = {slot: place[storage] for slot, storage in enumerate(f.storages) if storage in place}
-        if found.setdefault(f.block, (b.block, same)) != (b.block, same) or partner.setdefault(b.block, f.block) != f.block:
+        pair = (b.block, same)
+        if found.setdefault(f.block, pair) != pair or partner.setdefault(b.block, f.block) != f.block:
             found[f.block] = None
     return {f: pair for f, pair in found.items() if pair is not None}
 
@@ -71,7 +72,8 @@ def _readers(graph: Graph, forward: int) -> frozenset[int]:
     for segment in graph.segments:
         phase = graph.blocks[segment.block].phase
         for storage in segment.storages:
-            owners.setdefault(storage, set()).add(segment.module if phase == "backward" else f"{phase} {segment.module}")
+            owner = segment.module if phase == "backward" else f"{phase} {segment.module}"
+            owners.setdefault(storage, set()).add(owner)
     held = set(graph.facts.outputs)
     found: set[int] = set()
     for segment in graph.segments:

@@ -10,7 +10,7 @@ import msgspec
 
 from .errors import TorchperfError
 from .expr import Dim, Expr, Ratio, Scaled, parse
-from .graph import Block, Capture, Facts, Graph, Input, Parameter, Segment
+from .graph import Block, Capture, Facts, Graph, Input, Segment
 from .op import Attr, Op
 from .tensor import Storage, Value
 
@@ -145,7 +145,7 @@ def _attr_out(attr: Attr) -> Any:
         return {"scaled": [attr.factor, str(attr.expr)]}
     if isinstance(attr, tuple):
         return [_attr_out(item) for item in attr]
-    if isinstance(attr, float) and not (attr - attr == 0.0):
+    if isinstance(attr, float) and attr - attr != 0.0:
         return {"float": repr(attr)}
     return attr
 
@@ -228,7 +228,7 @@ def _block_in(wire: _Block) -> Block:
 
 def _facts_out(facts: Facts) -> dict[str, Any]:
     out: dict[str, Any] = msgspec.to_builtins(facts)
-    out["inputs"] = [[i.name, [_dim_out(d) for d in i.shape], i.dtype] for i in facts.inputs]  # type: ignore[arg-type]
+    out["inputs"] = [[i.name, [_dim_out(d) for d in i.shape], i.dtype] for i in facts.inputs]
     return out
 
 

@@ -153,8 +153,7 @@ class Graph:
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether the expressions hold at `sizes`."""
         return len(sizes) == len(self.facts.ranges) and all(
-            name in sizes and _within(sizes[name], low, high, step)
-            for name, low, high, step in self.facts.ranges
+            name in sizes and _within(sizes[name], low, high, step) for name, low, high, step in self.facts.ranges
         )
 
     def bind(self, **sizes: int) -> Graph:
@@ -169,7 +168,10 @@ class Graph:
         if set(sizes) != known:
             raise TorchperfError(
                 "the sizes given are not the graph's",
-                facts=[("graph has", ", ".join(sorted(known)) or "none"), ("given", ", ".join(sorted(sizes)) or "none")],
+                facts=[
+                    ("graph has", ", ".join(sorted(known)) or "none"),
+                    ("given", ", ".join(sorted(sizes)) or "none"),
+                ],
             )
         for name, low, high, step in self.facts.ranges:
             if not _within(sizes[name], low, high, step):

@@ -22,3 +22,6 @@ class Price:
     seconds: float
     bound: str
     terms: tuple[Term, ...] = ()
+
+
+Prices = tuple[tuple[Price, ...], ...]  # of every stored op, block by block

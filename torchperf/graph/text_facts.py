@@ -33,6 +33,7 @@ _LINES = {
     "outputs": (pattern(IDS), "s(1 2 5..8)"),
     "bound": (pattern(rf"((?:{WORD}={INT}(?: {WORD}={INT})*)?)"), "batch=1 seq=4096"),
 }
+_WORD = pattern(WORD)
 _PAIR = pattern(rf"{WORD}={INT}")
 _MANY = {
     "size": "sizes", "range": "ranges", "limit": "limits", "guess": "guesses", "assumption": "assumptions",
@@ -106,6 +107,10 @@ class FactsReader:
         return unlisted(text, MAX_OUTPUTS) if key == "outputs" else meant(text)
 
     def _item(self, key: str, found: re.Match[str]) -> Any:
+        if key in ("parameter", "buffer"):
+            names = tuple(meant(name) for name in _WORD.findall(found[1]))
+            shape = tuple(map(int, found[5].split(", "))) if found[5] else ()
+            return Parameter(names, shape, dtype(found[4]), bool(found[7]), int(found[6] or -1))
         first = meant(found[1])
         if key in ("size", "limit"):
             return first, int(found[2])
@@ -117,11 +122,7 @@ class FactsReader:
             return first, meant(found[2])
         if key == "config":
             return first, self._scalar(found[2])
-        if key == "input":
-            return Input(first, self.shape(found[3]), dtype(found[2]))
-        names = tuple(meant(name) for name in pattern(WORD).findall(found[1]))
-        shape = tuple(map(int, found[5].split(", "))) if found[5] else ()
-        return Parameter(names, shape, dtype(found[4]), bool(found[7]), int(found[6] or -1))
+        return Input(first, self.shape(found[3]), dtype(found[2]))
 
     def _scalar(self, text: str) -> int | float | str | bool:
         given = Arguments(f"(value={text})", [], self.dim)

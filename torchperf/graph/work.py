@@ -42,3 +42,6 @@ class Work:
     def dim(self, name: str) -> int:
         """A named dim; KeyError where the family has no such dim."""
         return dict(self.dims)[name]
+
+
+Works = tuple[tuple[Work, ...], ...]  # of every stored op, block by block

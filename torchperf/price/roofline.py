@@ -1,9 +1,9 @@
 """The first price: a floor plus the slower of arithmetic and memory, with one efficiency each.
 
-    seconds = floor + max(flops / (e_c * peak), bytes / (e_m * bandwidth))
+seconds = floor + max(flops / (e_c * peak), bytes / (e_m * bandwidth))
 
-    ignores  tiles, waves, caches: within 20 to 50 % of measured GEMMs (median)
-    source   [williams2009] roofline; floor and efficiencies from hardware_db, each with its own source
+ignores  tiles, waves, caches: within 20 to 50 % of measured GEMMs (median)
+source   [williams2009] roofline; floor and efficiencies from hardware_db, each with its own source
 """
 
 from __future__ import annotations

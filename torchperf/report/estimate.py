@@ -50,9 +50,7 @@ def head(e: Estimate) -> Section:
         if e.mode == "forward"
         else [e.precision, e.optimizer, f"recompute {e.recompute}", e.runtime]
     )
-    trained = (
-        "" if e.trainable_parameters == e.parameters else f", {units.count(e.trainable_parameters)} trained"
-    )
+    trained = "" if e.trainable_parameters == e.parameters else f", {units.count(e.trainable_parameters)} trained"
     what = "one training step" if e.mode == "train" else "one forward pass"
     return Section(
         "",
@@ -135,8 +133,7 @@ def unpriced(e: Estimate, limit: int | None) -> Section:
     """Ops without a rule: their bytes are priced, their FLOPs are not known."""
     ops = sorted(e.unpriced, key=lambda u: -u.nbytes)
     rows = tuple(
-        (u.op, units.count(u.calls), units.size(u.nbytes), units.percent(u.share_of_bytes))
-        for u in ops[:limit]
+        (u.op, units.count(u.calls), units.size(u.nbytes), units.percent(u.share_of_bytes)) for u in ops[:limit]
     )
     hidden = len(ops) - len(rows)
     lines = (f"and {hidden} more: `--json -` lists all",) if hidden else ()

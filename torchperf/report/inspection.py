@@ -12,9 +12,7 @@ from .section import Section
 def sections(i: Inspection) -> list[Section]:
     """Parameters, FLOPs, bytes and activations by module."""
     sizes = ", ".join(f"{name} {units.count(size)}" for name, size in i.sizes)
-    trained = (
-        "" if i.trainable_parameters == i.parameters else f", {units.count(i.trainable_parameters)} trained"
-    )
+    trained = "" if i.trainable_parameters == i.parameters else f", {units.count(i.trainable_parameters)} trained"
     return [
         Section(
             "",

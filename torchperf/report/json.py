@@ -54,8 +54,7 @@ def estimate_dict(e: Estimate) -> dict[str, Any]:
         "time_by_bound": [_share(s) for s in e.by_bound],
         "top_kernels": [_share(s) for s in e.top_kernels],
         "unpriced": [
-            {"op": u.op, "calls": u.calls, "bytes": u.nbytes, "share_of_bytes": u.share_of_bytes}
-            for u in e.unpriced
+            {"op": u.op, "calls": u.calls, "bytes": u.nbytes, "share_of_bytes": u.share_of_bytes} for u in e.unpriced
         ],
         "guesses": list(e.guesses),
         "assumptions": list(e.assumptions),
@@ -164,9 +163,7 @@ def hardware_dict(record: Hardware) -> dict[str, Any]:
             ("scale_out", record.scale_out),
             ("host_link", record.host_link),
         )
-        facts |= {"accelerator": record.accelerator.name} | {
-            key: link.name if link else None for key, link in links
-        }
+        facts |= {"accelerator": record.accelerator.name} | {key: link.name if link else None for key, link in links}
     elif isinstance(record, Runtime):
         facts |= {"description": record.description, "fused": record.fused, "attention": record.attention}
     values = {f"{group}.{key}".lstrip("."): asdict(s) for group, _, rows in groups(record) for key, s in rows}

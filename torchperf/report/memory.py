@@ -14,12 +14,8 @@ def verdict(e: Estimate) -> Section:
     """`fits | tight | does not fit`, with the margin against usable capacity in GiB and per cent."""
     m = e.memory
     free = m.usable - m.device
-    margin = (
-        f"{units.gib(abs(free))} GiB ({units.percent(abs(m.margin))}) {'free' if free >= 0 else 'too much'}"
-    )
-    return Section(
-        "", lines=(f"{e.verdict}: {units.gib(m.device)} of {units.gib(m.usable)} GiB usable, {margin}",)
-    )
+    margin = f"{units.gib(abs(free))} GiB ({units.percent(abs(m.margin))}) {'free' if free >= 0 else 'too much'}"
+    return Section("", lines=(f"{e.verdict}: {units.gib(m.device)} of {units.gib(m.usable)} GiB usable, {margin}",))
 
 
 def table(e: Estimate) -> Section:
@@ -40,9 +36,7 @@ def table(e: Estimate) -> Section:
         ("device", m.device),
         ("usable capacity", m.usable),
     ]
-    kept = [
-        (name, n) for name, n in parts if n or name in ("parameters", "activations", "logits and loss")
-    ] + sums
+    kept = [(name, n) for name, n in parts if n or name in ("parameters", "activations", "logits and loss")] + sums
     rows = tuple((name, units.gib(n), units.percent(n / m.usable)) for name, n in kept)
     lines = (f"peak at {m.peak_at}",) if m.peak_at else ()
     return Section("memory", ("GiB", "of usable"), rows, right=(1, 2), lines=lines)

@@ -39,9 +39,7 @@ class Section:
 def text(sections: Sequence[Section]) -> str:
     """The sections as plain text, a blank line between them, 100 columns where cells can give way."""
     shown = [section for section in sections if _has_content(section)]
-    return "".join(
-        ("" if i == 0 or section.tight else "\n") + _text(section) + "\n" for i, section in enumerate(shown)
-    )
+    return "".join(("" if i == 0 or section.tight else "\n") + _text(section) + "\n" for i, section in enumerate(shown))
 
 
 def markdown(sections: Sequence[Section]) -> str:
@@ -94,9 +92,7 @@ def _squeezed(section: Section, headers: tuple[str, ...]) -> list[tuple[str, ...
     excess = sum(widths) + 2 * (len(widths) - 1) - WIDTH
     floors = {i: max(NARROWEST, len(headers[i])) for i in (*section.flexible, *section.wrapped)}
     while excess > 0:
-        column = max(
-            (i for i, floor in floors.items() if widths[i] > floor), key=widths.__getitem__, default=None
-        )
+        column = max((i for i, floor in floors.items() if widths[i] > floor), key=widths.__getitem__, default=None)
         if column is None:
             break
         widths[column] -= 1

@@ -16,21 +16,24 @@ from ..graph.errors import TorchperfError
 from ..graph.graph import Block, Graph, Segment
 from ..graph.op import Op
 from ..graph.tensor import Storage, Value
+from .recognise import recognise
 
 FORMS = ("auto", "flash", "unfused")
 
 
-def form(asked: str, runtime: str) -> str:
-    """The form to use: the user's, else the runtime's."""
+def form(asked: str, fused: bool) -> str:
+    """The form to use: the user's; else flash under a runtime that fuses, and as the model was written under eager."""
     if asked not in FORMS:
         raise TorchperfError(
             f"unknown form of attention `{asked}`", facts=[("flag", "--attention")], hint=f"one of {', '.join(FORMS)}"
         )
-    return runtime if asked == "auto" else asked
+    return ("flash" if fused else "written") if asked == "auto" else asked
 
 
 def apply(graph: Graph, to: str) -> Graph:
-    """The graph with every attention op in the form `to`."""
+    """The graph with every attention in the form `to`: `flash`, `unfused`, or as it was `written`."""
+    if to == "flash":
+        return recognise(graph)
     if to != "unfused" or not any(op.name.startswith("torchperf.attention") for op, _ in graph.ops()):
         return graph
     fresh = graph.num_storages
@@ -77,7 +80,7 @@ class _Unfused:
     def _kept(self, op: Op, slot: int) -> tuple[Value, Value | None, Value]:
         """(probabilities, dropout mask, what dropout left): all in the storage that held logsumexp."""
         query, key = op.operand("query"), op.operand("key")
-        shape = _ints(query)[:3] + (_ints(key)[2],)
+        shape = (*_ints(query)[:3], _ints(key)[2])
         dtype = query.dtype
         numel = shape[0] * shape[1] * shape[2] * shape[3]
         width = nbytes(1, dtype)
@@ -98,8 +101,7 @@ class _Unfused:
         if bias is not None:
             ops.append(_op(op, "aten.add_.Tensor", (("self", scores), ("other", bias)), (scores,)))
         elif op.attr("is_causal") or op.attr("window") or op.attr("chunk"):
-            square = self._scratch(_ints(probs)[2:], "bool")
-            ops.append(_op(op, "aten.masked_fill_.Scalar", (("self", scores), ("mask", square)), (scores,)))
+            ops.append(_op(op, "aten.masked_fill_.Scalar", (("self", scores),), (scores,)))
         ops.append(_op(op, "aten._softmax.default", (("self", scores),), (probs,), (("dim", -1),)))
         if mask is not None:
             ops.append(_op(op, "aten.native_dropout.default", (("input", probs),), (left, mask)))
@@ -141,8 +143,8 @@ class _Unfused:
 
 
 def _broadcast(value: Value, heads: object) -> tuple[int, ...]:
-    strides = tuple(value.strides)
-    return strides if value.shape[1] == heads else (strides[0], 0, *strides[2:])  # type: ignore[return-value]
+    strides: tuple[int, ...] = tuple(int(s) for s in value.strides)  # type: ignore[arg-type]
+    return strides if value.shape[1] == heads else (strides[0], 0, *strides[2:])
 
 
 def _op(

@@ -94,10 +94,10 @@ def _op(op: Op, dtype: str, values: dict[int, Value], aliases: list[tuple[int, i
     attrs = tuple((key, _attr(attr, dtype)) for key, attr in op.attrs)
     changed = replace(op, inputs=inputs, outputs=outputs, attrs=attrs)
     wide = {"fp32", "tf32"}
-    if op.name == "aten._to_copy.default" and {inputs[0].dtype, outputs[0].dtype} <= wide and dtype in wide:
-        if op.inputs[0].dtype != op.outputs[0].dtype:
-            aliases.append((inputs[0].slot, outputs[0].slot))
-            return replace(changed, name="torchperf.alias", attrs=())
+    cast = op.name == "aten._to_copy.default" and op.inputs[0].dtype != op.outputs[0].dtype
+    if cast and dtype in wide and {inputs[0].dtype, outputs[0].dtype} <= wide:
+        aliases.append((inputs[0].slot, outputs[0].slot))
+        return replace(changed, name="torchperf.alias", attrs=())
     return changed
 
 
