@@ -39,7 +39,8 @@ def command(
         mode=mode,
         depth=depth,
         precision=precision,
-        **options.given(seq_len=seq_len, micro_batch=micro_batch),
+        seq_len=seq_len,
+        micro_batch=micro_batch,
     )
     output.warn_guesses(answer.guesses)
     if json_to:
