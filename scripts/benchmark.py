@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +92,10 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules, "torch 
 
 def child(code: str, environment: Mapping[str, str], show: Sequence[str] = ()) -> tuple[float, dict[str, Any]]:
     """Wall seconds of a fresh Python that runs `code`, and the variables of it that are asked for."""
-    report = f"\nimport json, sys; json.dump({{k: globals()[k] for k in {list(show)!r}}}, sys.stderr)" if show else ""
+    report = f"\nimport json, sys\njson.dump({{k: globals()[k] for k in {list(show)!r}}}, sys.stderr)"
     start = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", code + report],
+        [sys.executable, "-c", code + (report if show else "")],
         env={**os.environ, **environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     wall = time.perf_counter() - start
@@ -114,28 +115,31 @@ def rows(runs: int, folder: Path) -> Iterator[tuple[str, float]]:
     def seconds(code: str) -> float:
         return float(child(code, cache, ["seconds"])[1]["seconds"])
 
-    child(IMPORT, cache)  # the first import reads the disk
-    yield "import torch, transformers", best(runs, lambda: seconds(IMPORT))
+    def wall(code: str) -> float:
+        return child(code, cache)[0]
+
+    wall(IMPORT)  # the first import reads the disk
+    yield "import torch, transformers", best(runs, partial(seconds, IMPORT))
     for model in MODELS:
         file = str(folder / f"{model}.json")
-        plain = [child(CAPTURE.format(name=model, file=""), cache, ["seconds", "build", "peak"])[1] for _ in range(runs)]
+        code = CAPTURE.format(name=model, file="")
+        plain = [child(code, cache, ["seconds", "build"])[1] for _ in range(runs)]
         yield f"build {model}", min(run["build"] for run in plain)
         yield f"capture {model}, sizes given", min(run["seconds"] for run in plain)
-        free = [
-            child(CAPTURE.format(name=model, file=file), cache, ["seconds", "peak", "imported"])[1] for _ in range(runs)
-        ]
+        code = CAPTURE.format(name=model, file=file)
+        free = [child(code, cache, ["seconds", "peak", "imported"])[1] for _ in range(runs)]
         yield f"capture {model}, sizes free", min(run["seconds"] for run in free)
         yield f"memory of the capture of {model}", min(run["peak"] for run in free)
         yield f"memory of the imports alone, {model}", min(run["imported"] for run in free)
-        yield f"bind {model}", best(runs, lambda file=file: seconds(BIND.format(file=file)))  # type: ignore[misc]
-    yield "python alone", best(2 * runs, lambda: child("", cache)[0])
+        yield f"bind {model}", best(runs, partial(seconds, BIND.format(file=file)))
+    yield "python alone", best(2 * runs, partial(wall, ""))
     for model in MODELS:
         for how, named in (("the cache", model), ("a saved graph", str(folder / f"{model}.json"))):
             argv = ["estimate", named, "--gpu", "h100-sxm-80gb"]
             code = COMMAND.format(argv=argv)
             if how == "the cache":
-                child(code.split("assert")[0], cache)  # fills the cache, and so imports torch
-            yield f"command from {how}, {model}", best(2 * runs, lambda code=code: child(code, cache)[0])  # type: ignore[misc]
+                wall(code.split("assert")[0])  # fills the cache, and so imports torch
+            yield f"command from {how}, {model}", best(2 * runs, partial(wall, code))
 
 
 def main() -> None:
@@ -152,7 +156,8 @@ def main() -> None:
             missed += over
             ratio = "" if memory else f"{value / unit:.3f}"
             verdict = "" if bar is None else "over" if over else "ok"
-            print(f"{what:46} {_shown(value, memory):>10} {ratio:>9} {_shown(bar, memory):>10} {verdict}", flush=True)
+            numbers = f"{_shown(value, memory):>10} {ratio:>9} {_shown(bar, memory):>10}"
+            print(f"{what:46} {numbers} {verdict}".rstrip(), flush=True)
     sys.exit(1 if missed else 0)
 
 

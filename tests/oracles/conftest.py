@@ -55,7 +55,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "t5": {
         "model_type": "t5", "vocab_size": 97, "d_model": 64, "d_kv": 16, "d_ff": 112, "num_layers": 3,
-        "num_heads": 4, "architectures": ["T5ForConditionalGeneration"],
+        "num_heads": 4, "decoder_start_token_id": 0, "architectures": ["T5ForConditionalGeneration"],
     },
     "vit": {
         "model_type": "vit", "hidden_size": 64, "intermediate_size": 112, "num_hidden_layers": 3,

@@ -29,7 +29,7 @@ QUESTIONS = """
 RANGES = "_record_function_enter _record_function_enter_new _record_function_exit"  # of the profiler
 
 
-@rule(*aten(VIEWS), *aten(ALLOCATIONS), *aten(QUESTIONS), *[f"profiler.{name}" for name in RANGES.split()])
+@rule("torchperf.alias", *aten(VIEWS), *aten(ALLOCATIONS), *aten(QUESTIONS), *[f"profiler.{n}" for n in RANGES.split()])
 def view(op: Op) -> Work:
     """Another shape of the same bytes, new bytes without contents, or a question
 
