@@ -30,6 +30,46 @@ def captured(cache_folder: Path) -> Callable[..., object]:
     return cache(torchperf.capture)
 
 
+@pytest.fixture(scope="session")
+def recorded() -> Callable[[str, int], object]:
+    """`recorded("deepseek-v3", 128)`: a bundled model run once at that length, whole, with no size left free."""
+    from torchperf import configs
+    from torchperf.frontend.capture import capture
+    from torchperf.frontend.hf import from_config
+    from torchperf.graph.graph import Capture
+
+    @cache
+    def record(model: str, seq: int) -> Capture:
+        subject = from_config(configs.load(model), model)
+        subject.fixed = "one size is enough for this test"
+        subject.sizes = {"batch": 1, "seq": seq}
+        return Capture((capture(subject, "train", subject.sizes),))
+
+    return record
+
+
+@pytest.fixture(scope="session")
+def shallow() -> Callable[..., object]:
+    """`shallow("llama")`, `shallow("gpt2", dropout=0.0)`: three small layers of an architecture, with free sizes."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    import torchperf
+
+    @cache
+    def make(name: str, dropout: float = 0.1) -> torchperf.graph.graph.Capture:
+        gpt2 = GPT2Config(vocab_size=512, n_embd=64, n_layer=3, n_head=4, attn_pdrop=dropout, resid_pdrop=dropout)
+        llama = LlamaConfig(
+            vocab_size=512, hidden_size=64, intermediate_size=172, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=1024,
+        )  # fmt: skip
+        with torch.device("meta"):
+            model = GPT2LMHeadModel(gpt2) if name == "gpt2" else LlamaForCausalLM(llama)
+        return torchperf.capture(model)
+
+    return make
+
+
 @pytest.fixture
 def command() -> Callable[..., Result]:
     """`command("estimate", "gpt2", ...)` -> the result, with stdout, stderr and exit code apart."""

@@ -55,6 +55,10 @@ def active_parameters(graph: Graph, tokens: int) -> Active:
                 key = canonical.get(name, name)
                 if op.name.startswith(("aten.embedding.", "aten.embedding_bag", "aten._embedding_bag")):
                     looked_up[key] = numel.get(name, 0)
+                elif op.name.startswith("aten.index.") and operand == "self" and len(value.shape) > 1:
+                    rows = op.outputs[0].numel * int(value.shape[0]) // value.numel  # biases of experts, by row
+                    share = min(1.0, rows / (tokens * int(value.shape[0]))) if tokens else 1.0  # type: ignore[arg-type]
+                    idle[key] = numel.get(name, 0) * (1 - share)
                 elif op.name.startswith(("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten._grouped_mm")):
                     multiplied.add(key)
                     if "_grouped_mm" in op.name and operand == "mat2" and len(value.shape) == 3:

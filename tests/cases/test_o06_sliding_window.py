@@ -16,8 +16,8 @@ LAYERS = {"gpt-oss-120b": 36, "gpt-oss-20b": 24}
 
 
 @pytest.mark.parametrize("model", TITAN)
-def test_o06_counted_from_the_graph(captured, model: str) -> None:
-    estimate = torchperf.estimate(captured(model), gpu="b200-sxm-180gb", seq_len=4096)
+def test_o06_counted_from_the_graph(recorded, model: str) -> None:
+    estimate = torchperf.estimate(recorded(model, 4096), gpu="b200-sxm-180gb")
     per_token = estimate.flops_noncausal.model / 4096
     assert per_token == pytest.approx(TITAN[model], rel=1e-3)
     if model == "gpt-oss-120b":
@@ -26,7 +26,8 @@ def test_o06_counted_from_the_graph(captured, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", TITAN)
-def test_o06_mfu(measured, row, model: str) -> None:
-    answer = measured(model, "--gpu", "h100-sxm-80gb", "--seq-len", 4096, "--tokens-per-s-per-gpu", 1000)
-    per_token = row(answer, "non-causal, without input embedding")["flops_per_token"]
-    assert per_token == pytest.approx(TITAN[model], rel=1e-3)
+def test_o06_mfu(recorded, model: str) -> None:
+    """The row `6 (N - N_embedding) + 12 L H D S`, its N without the experts that a token does not meet."""
+    answer = torchperf.mfu(recorded(model, 4096), gpu="h100-sxm-80gb", tokens_per_s_per_gpu=1000.0)
+    assert answer.mfu[0].convention.startswith("non-causal, without input embedding")
+    assert answer.mfu[0].flops_per_token == pytest.approx(TITAN[model], rel=1e-3)

@@ -68,11 +68,11 @@ def pipeline(monkeypatch: pytest.MonkeyPatch, estimate: Estimate) -> Calls:
     inspection = Inspection("tiny", "Tiny", "train", (("batch", 1),), 1000, 1000, ())
     report = MfuReport("tiny", "t4", 1, "fp16-mixed", 1000, 0, 128, 256.0, 65e12, ())
     calls = Calls(estimate=estimate, inspect=inspection, mfu=report)
-    module = ModuleType("torchperf.pipeline")
-    for name in calls.answers:
+    for place, name in (("pipeline", "estimate"), ("inspection", "inspect"), ("measured_run", "mfu")):
+        module = ModuleType(f"torchperf.{place}")
         setattr(module, name, calls.function(name))
-    monkeypatch.setitem(sys.modules, "torchperf.pipeline", module)
-    monkeypatch.setattr(torchperf, "pipeline", module, raising=False)
+        monkeypatch.setitem(sys.modules, f"torchperf.{place}", module)
+        monkeypatch.setattr(torchperf, place, module, raising=False)
     return calls
 
 

@@ -25,12 +25,12 @@ def test_exit_code_is_the_verdict(run, pipeline, estimate, verdict: str, code: i
 def test_every_option_reaches_the_pipeline(run, pipeline) -> None:
     run(
         *ASKED, "--num-gpus", "8", "--mode", "forward", "--seq-len", "4096", "--micro-batch", "2",
-        "--precision", "fp32", "--optimizer", "lion", "--recompute", "full", "--runtime", "compile",
+        "--precision", "fp32", "--optimizer", "lion", "--recompute", "full", "--attention", "unfused", "--runtime", "compile",
         "--strict", "--refresh",
     )  # fmt: skip
     asked = {
         "gpu": "t4", "num_gpus": 8, "mode": "forward", "seq_len": 4096, "micro_batch": 2, "precision": "fp32",
-        "optimizer": "lion", "recompute": "full", "runtime": "compile", "strict": True, "refresh": True,
+        "optimizer": "lion", "recompute": "full", "attention": "unfused", "runtime": "compile", "strict": True, "refresh": True,
     }  # fmt: skip
     assert pipeline.seen == [("estimate", ("tiny",), asked)]
 
@@ -39,7 +39,7 @@ def test_sizes_that_are_not_named_are_left_to_the_pipeline(run, pipeline) -> Non
     run(*ASKED)
     asked = {
         "gpu": "t4", "num_gpus": 1, "mode": "train", "precision": "bf16-mixed", "optimizer": "adamw",
-        "recompute": "none", "runtime": "eager", "strict": False, "refresh": False,
+        "recompute": "none", "attention": "auto", "runtime": "eager", "strict": False, "refresh": False,
     }  # fmt: skip
     assert pipeline.seen == [("estimate", ("tiny",), asked)]
 

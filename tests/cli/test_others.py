@@ -65,6 +65,7 @@ def test_inspect(run, pipeline) -> None:
     assert args == ("tiny",)
     assert asked == {
         "mode": "train",
+        "seq_len": None,
         "micro_batch": 4,
         "depth": 2,
         "precision": "bf16-mixed",

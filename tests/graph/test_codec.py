@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,8 +19,17 @@ from torchperf.graph.graph import Block, Capture, Facts, Graph, Segment
 from torchperf.graph.op import Op
 from torchperf.graph.tensor import Storage, Value
 
-thorough = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+thorough = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.floats(), st.sampled_from(["", "seq"])
+)
+junk_values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["expr", "ratio", "float"]), inner, max_size=2),
+    ),
+    max_leaves=4,
 )
 SEQ = Expr((Term(1, 1, (("", "seq", 0),)),))
 
@@ -68,7 +78,7 @@ def test_a_bound_graph_is_not_saved(small: Capture) -> None:
 @pytest.mark.parametrize("change", [{"version": VERSION - 1}, {"version": VERSION + 1}, {"format": "other"}])
 def test_another_version(small: Capture, change: dict[str, Any]) -> None:
     data = json.dumps({**json.loads(encode(small)), **change, "new": 1}).encode()
-    with pytest.raises(TorchperfError, match="`saved.json` is a graph of another version") as caught:
+    with pytest.raises(TorchperfError, match=r"`saved\.json` is a graph of another version") as caught:
         decode(data, "saved.json")
     assert caught.value.hint == "capture the model again with `torchperf capture MODEL -o FILE`"
 
@@ -137,7 +147,7 @@ def _text_for_facts(graph: dict[str, Any]) -> None:
 def test_what_points_nowhere_is_refused(small: Capture, damage: Callable[[dict[str, Any]], None]) -> None:
     wire = json.loads(encode(small))
     damage(wire["graphs"][0])
-    with pytest.raises(TorchperfError, match="`saved.json` is not a whole graph"):
+    with pytest.raises(TorchperfError, match=r"`saved\.json` is not a whole graph"):
         decode(json.dumps(wire).encode(), "saved.json")
 
 
@@ -152,24 +162,26 @@ def test_a_file_without_graphs(small: Capture) -> None:
         decode(encode(replace(small, graphs=())))
 
 
+@pytest.fixture(scope="module")
+def saved(small: Capture) -> bytes:
+    return encode(small)
+
+
 @thorough
 @given(st.data())
-def test_damaged_bytes(small: Capture, data: st.DataObject) -> None:
-    good = bytearray(encode(small))
+def test_damaged_bytes(saved: bytes, data: st.DataObject) -> None:
+    good = bytearray(saved)
     for _ in range(data.draw(st.integers(1, 4))):
         good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
-    try:
+    with contextlib.suppress(TorchperfError):
         decode(bytes(good))
-    except TorchperfError:
-        pass
 
 
 @thorough
 @given(st.data())
-def test_truncated_bytes(small: Capture, data: st.DataObject) -> None:
-    good = encode(small)
+def test_truncated_bytes(saved: bytes, data: st.DataObject) -> None:
     with pytest.raises(TorchperfError):
-        decode(good[: data.draw(st.integers(0, len(good) - 1))])
+        decode(saved[: data.draw(st.integers(0, len(saved) - 1))])
 
 
 @thorough
@@ -177,15 +189,7 @@ def test_truncated_bytes(small: Capture, data: st.DataObject) -> None:
 def test_other_json_in_some_place(data: st.DataObject) -> None:
     """Any part of a small file replaced by any JSON is refused or read, never more."""
     wire = json.loads(encode(one_op(dim=SEQ, scale=Ratio(1.0, SEQ))))
-    junk = data.draw(
-        st.recursive(
-            st.one_of(st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.floats(), st.sampled_from(["", "seq"])),
-            lambda inner: st.one_of(
-                st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["expr", "ratio", "float"]), inner, max_size=2)
-            ),
-            max_leaves=4,
-        )
-    )  # fmt: skip
+    junk = data.draw(junk_values)
     node: Any = wire
     while True:
         keys = list(node) if isinstance(node, dict) else list(range(len(node)))
@@ -194,7 +198,5 @@ def test_other_json_in_some_place(data: st.DataObject) -> None:
             node[key] = junk
             break
         node = node[key]
-    try:
+    with contextlib.suppress(TorchperfError):
         decode(json.dumps(wire).encode())
-    except TorchperfError:
-        pass

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +15,7 @@ from torchperf.graph.op import Op
 from torchperf.graph.tensor import Storage, Value
 from torchperf.graph.text import read, show
 
+MARKS = '[]()"=,.:@+*/- \n#sv09e'
 SEQ = Expr((Term(1, 1, (("", "seq", 0),)),))
 TEXT = """\
 torchperf graph 1
@@ -208,7 +207,7 @@ def _accepted_or_refused(text: str) -> None:
     except TorchperfError:
         return
     again = read(show(capture))
-    assert json.dumps(show(again)) == json.dumps(show(capture))
+    assert show(again) == show(capture)  # text: not-a-number is never equal
 
 
 @settings(max_examples=300, deadline=None)
@@ -219,9 +218,7 @@ def test_mutated_text(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(text)))
         end = min(len(text), at + data.draw(st.integers(0, 5)))
-        piece: Any = data.draw(
-            st.one_of(st.text(max_size=5), st.sampled_from(list('[]()"=,.:@+*/- \n#sv09')), st.just(""))
-        )
+        piece = data.draw(st.one_of(st.text(max_size=5), st.text(alphabet=MARKS, max_size=1)))
         text = text[:at] + piece + text[end:]
     lines = text.split("\n")
     if data.draw(st.booleans()):
@@ -230,12 +227,16 @@ def test_mutated_text(data: st.DataObject) -> None:
     _accepted_or_refused("\n".join(lines))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.fixture(scope="module")
+def lines(small: Capture) -> list[str]:
+    return show(replace(small, graphs=small.graphs[:1])).split("\n")
+
+
+@settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_mutated_text_of_a_model(stack: Capture, data: st.DataObject) -> None:
-    lines = show(replace(stack, graphs=stack.graphs[:1])).split("\n")
+def test_mutated_text_of_a_model(lines: list[str], data: st.DataObject) -> None:
+    changed = list(lines)
     i = data.draw(st.integers(0, len(lines) - 1))
-    at = data.draw(st.integers(0, len(lines[i])))
-    cut = data.draw(st.integers(0, 3))
-    lines[i] = lines[i][:at] + data.draw(st.text(alphabet='[]()"=,.:@+*/- \n#sv09e', max_size=3)) + lines[i][at + cut :]
-    _accepted_or_refused("\n".join(lines))
+    at, cut = data.draw(st.integers(0, len(lines[i]))), data.draw(st.integers(0, 3))
+    changed[i] = lines[i][:at] + data.draw(st.text(alphabet=MARKS, max_size=3)) + lines[i][at + cut :]
+    _accepted_or_refused("\n".join(changed))

@@ -38,8 +38,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "qk_nope_head_dim": 16, "v_head_dim": 12, "max_position_embeddings": 4096,
     },
     "gemma-3": {
-        "model_type": "gemma3_text", **_DENSE, "num_hidden_layers": 7, "sliding_window": 50,
-        "query_pre_attn_scalar": 16,
+        "model_type": "gemma3_text", **_DENSE, "num_hidden_layers": 4, "sliding_window": 50,
+        "query_pre_attn_scalar": 16, "layer_types": ["sliding_attention", "full_attention"] * 2,
     },
     "gpt-oss": {
         "model_type": "gpt_oss", **_DENSE, "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": 50,

@@ -44,9 +44,9 @@ def test_gpt2_block(gpt2_xl_block: Capture, how: dict[str, str], expected: float
     assert per_layer(gpt2_xl_block, "transformer.h.*", S, H, **how) == pytest.approx(expected, abs=0.1)
 
 
-def test_gelu_written_out_keeps_three_more_tensors(captured) -> None:
+def test_gelu_written_out_keeps_three_more_tensors(recorded) -> None:
     """The bundled GPT-2 writes `gelu_new` out: eager, its ops keep 4 x 8 s b h where one GELU keeps 8."""
-    kept = per_layer(captured("gpt2-xl"), "transformer.h.*", S, H, attention="unfused")
+    kept = per_layer(recorded("gpt2-xl", S), "transformer.h.*", S, H, attention="unfused")
     assert kept == pytest.approx(114.0 + 24, abs=0.1)
 
 
@@ -54,9 +54,9 @@ def test_gelu_written_out_keeps_three_more_tensors(captured) -> None:
     ("how", "expected"),
     [({"attention": "unfused"}, 114.0), ({"attention": "flash"}, 34.1), ({"recompute": "full"}, 2.0)],
 )
-def test_gpt2_xl_compiled(captured, how: dict[str, str], expected: float) -> None:
+def test_gpt2_xl_compiled(recorded, how: dict[str, str], expected: float) -> None:
     """Compiled, that GELU is one kernel that keeps its input: the paper's figures for the published model."""
-    kept = per_layer(captured("gpt2-xl"), "transformer.h.*", S, H, runtime="compile", **how)
+    kept = per_layer(recorded("gpt2-xl", S), "transformer.h.*", S, H, runtime="compile", **how)
     assert kept == pytest.approx(expected, abs=0.1)
 
 

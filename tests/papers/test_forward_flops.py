@@ -16,22 +16,22 @@ CASES = {
 
 
 @pytest.mark.parametrize(("model", "seq"), CASES)
-def test_forward_flops(captured, model: str, seq: int) -> None:
+def test_forward_flops(recorded, model: str, seq: int) -> None:
     expected, h, layers, outside = CASES[model, seq]
-    estimate = torchperf.estimate(captured(model), gpu="b200-sxm-180gb", seq_len=seq)
+    estimate = torchperf.estimate(recorded(model, seq), gpu="b200-sxm-180gb")
     by_hand = 2 * (estimate.parameters - outside) * seq + 4 * seq**2 * h * layers
     assert estimate.flops_noncausal.forward == expected == by_hand
     assert estimate.flops_noncausal.backward == 2 * expected
-    assert torchperf.estimate(captured(model), gpu="b200-sxm-180gb", seq_len=seq, recompute="full").flops.model == (
+    assert torchperf.estimate(recorded(model, seq), gpu="b200-sxm-180gb", recompute="full").flops.model == (
         estimate.flops.model
     )
 
 
 @pytest.mark.parametrize(("model", "seq"), CASES)
-def test_the_causal_triangle(captured, model: str, seq: int) -> None:
+def test_the_causal_triangle(recorded, model: str, seq: int) -> None:
     """Causal attention sees S (S + 1) / 2 pairs of S^2."""
     _, h, layers, _ = CASES[model, seq]
-    estimate = torchperf.estimate(captured(model), gpu="b200-sxm-180gb", seq_len=seq)
+    estimate = torchperf.estimate(recorded(model, seq), gpu="b200-sxm-180gb")
     unseen = seq**2 - seq * (seq + 1) // 2
     assert estimate.flops_noncausal.forward - estimate.flops.forward == 4 * unseen * h * layers
     assert estimate.flops_noncausal.backward - estimate.flops.backward == 8 * unseen * h * layers

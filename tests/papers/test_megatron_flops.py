@@ -11,14 +11,11 @@ config has 16; where it prints h = 5140 for 40 heads of 128, the config has 5120
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 import torchperf
-from torchperf import configs
-from torchperf.graph.graph import Capture
 
 # arXiv 2005.14165 table 2.1, with V = 50257: L, h
 GPT3 = {
@@ -45,23 +42,10 @@ def closed_form(batch: int, s: int, layers: int, h: int, vocab: int) -> Fraction
     return 72 * batch * layers * s * h**2 * (1 + Fraction(s, 6 * h) + Fraction(vocab, 12 * h * layers))
 
 
-@pytest.fixture(scope="module")
-def plain_capture():
-    """One recording at one size, unfolded by expressions: 128 layers in a few seconds."""
-    from torchperf.frontend.capture import capture
-    from torchperf.frontend.hf import from_config
-
-    def make(model: str) -> Capture:
-        subject = replace(from_config(configs.load(model), model), fixed="one size is enough here")
-        return Capture((capture(subject, "train", {"batch": 1, "seq": 2048}),))
-
-    return make
-
-
 @pytest.mark.parametrize(("model", "shape"), (GPT3 | MEGATRON).items())
-def test_closed_form(plain_capture, model: str, shape: tuple[int, int]) -> None:
+def test_closed_form(recorded, model: str, shape: tuple[int, int]) -> None:
     """Integer equality for every row of both tables."""
     layers, h = shape
     vocab = 50257 if model in GPT3 else 51200
-    estimate = torchperf.estimate(plain_capture(model), gpu="b200-sxm-180gb")
+    estimate = torchperf.estimate(recorded(model, 2048), gpu="b200-sxm-180gb")
     assert estimate.flops_noncausal.model == closed_form(1, 2048, layers, h, vocab)

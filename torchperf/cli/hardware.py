@@ -1,4 +1,4 @@
-"""`torchperf hardware list | show NAME`: the database, each value with its source."""
+"""`torchperf hardware list | show NAME | check FILE`: the database, each value with its source."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from torchperf.report.record import Hardware
 
 
-@click.group("hardware", short_help="The hardware database: list it, show a record with its sources.")
+@click.group("hardware", short_help="The hardware database: list it, show a record with its sources, check a file.")
 def command() -> None:
-    """The hardware database: list it, show a record with its sources."""
+    """The hardware database: list it, show a record with its sources, check a file of your own."""
 
 
 @command.command("list")
@@ -64,6 +64,25 @@ def show(name: str, json_to: str | None) -> None:
         output.write(hardware_table(record), "-")
 
 
+@command.command("check")
+@click.argument("file")
+@options.debug
+def check(file: str) -> None:
+    """Check a file: its form, its sources, and that its values make sense together.
+
+    FILE is the TOML file of an accelerator, an interconnect, a system, a runtime or of fits. Every fault of it is
+    told at once, and ends with exit code 2.
+    """
+    from torchperf.hardware import check_file
+
+    record = check_file(file)
+    if isinstance(record, tuple):
+        what = f"{len(record)} fit" + ("s" if len(record) != 1 else "")
+    else:
+        what = f"{type(record).__name__.lower()} `{record.name}`"
+    output.write(f"ok: {what}\n", "-")
+
+
 def _load(name: str) -> Hardware:
     """The record of that name, alias or file, of any kind; an accelerator's error where none is."""
     from torchperf.hardware import load_accelerator, load_interconnect, load_runtime, load_system
@@ -79,17 +98,15 @@ def _load(name: str) -> Hardware:
 
 def _kind(name: str) -> str:
     """Which folder of the database has the name; of a file, what its keys tell."""
+    from torchperf.hardware.check import kind_of
     from torchperf.hardware.database import database
 
     db = database()
     if name.endswith(".toml") or "/" in name:
-        table = db.parsed(Path(name)) if Path(name).is_file() else {}
-        telling = {
-            "accelerators_per_node": "systems",
-            "pair_bandwidth": "interconnects",
-            "allocator_fraction": "runtimes",
-        }
-        return next((kind for key, kind in telling.items() if key in table), "accelerators")
+        kind = kind_of(db.parsed(Path(name))) if Path(name).is_file() else "accelerators"
+        if kind == "fits":
+            raise TorchperfError(f"`{name}` holds fits", hint=f"check it with `torchperf hardware check {name}`")
+        return kind
     for kind in ("accelerators", "systems", "interconnects", "runtimes"):
         try:
             db.find(kind, name)

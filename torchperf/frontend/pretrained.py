@@ -74,6 +74,7 @@ def from_pretrained_as_config(path: Path) -> Iterator[None]:
         return
     try:
         import transformers
+        from transformers.models.auto import auto_factory
     except ImportError:
         yield
         return
@@ -94,7 +95,7 @@ def from_pretrained_as_config(path: Path) -> Iterator[None]:
             chosen = chosen[0] if isinstance(chosen, tuple) else chosen
         return hf.build(chosen, config)
 
-    owners = [transformers.PreTrainedModel, sys.modules["transformers.models.auto.auto_factory"]._BaseAutoModelClass]
+    owners = [transformers.PreTrainedModel, auto_factory._BaseAutoModelClass]
     originals = [owner.__dict__["from_pretrained"] for owner in owners]
     try:
         for owner in owners:

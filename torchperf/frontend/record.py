@@ -144,9 +144,8 @@ class Recorder(TorchDispatchMode):
         node = torch._C._current_autograd_node()
         variable = getattr(node, "variable", None)
         if variable is not None:  # AccumulateGrad
-            name = self._parameter_names.get(id(variable))
-            if name is not None:
-                return "backward", name.rpartition(".")[0]
+            name = self._parameter_names.get(id(variable), "")  # an input that asks for its gradient has none
+            return "backward", name.rpartition(".")[0]
         elif node is not None:
             i = bisect.bisect_right(self._sequence_numbers, node._sequence_nr()) - 1
             if i >= 0:

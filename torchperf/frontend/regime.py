@@ -64,7 +64,7 @@ def _column(r: Range, number: int) -> list[int]:
         return [r.low]
     if r.step > 0:
         start = -(-r.low // r.step)
-        raw = [r.step * (start + k) for k in (1, 0, 3, 2, 6, 4, 5)]
+        raw = [r.step * (start + k) for k in (2, 0, 5, 1, 9, 4, 7)]
     else:
         shift = 0 if r.low <= 2 else r.low
         raw = [shift + n for n in (BATCHES if r.name == "batch" else LENGTHS)]

@@ -6,7 +6,7 @@ say GB/s or us.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import TorchperfError
 
@@ -36,7 +36,10 @@ class Sourced:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Constants fitted together, times in seconds; errors are absolute shares on rows held out of the fit."""
+    """Constants fitted together, times in seconds; errors are absolute shares on rows held out of the fit.
+
+    basis  fitted | assumed: on rows of this device or link itself, or carried over from another's
+    """
 
     name: str
     parameters: tuple[tuple[str, float], ...]
@@ -45,10 +48,34 @@ class Fit:
     median_error: float
     p90_error: float
     source: str
+    basis: str = "fitted"
 
     def __getitem__(self, parameter: str) -> float:
         """The value of one fitted constant; KeyError if the fit has none of that name."""
         return dict(self.parameters)[parameter]
+
+
+class Fitted:
+    """What has fits, found by name: `<family>.<key>`, such as `matmul.16bit` or `collective.all_reduce.nccl`."""
+
+    __slots__ = ()
+    name: str
+    file: str
+    fits: tuple[Fit, ...]
+
+    def find_fit(self, name: str) -> Fit | None:
+        """The fit of that name, or None."""
+        return next((fit for fit in self.fits if fit.name == name), None)
+
+    def fit(self, name: str) -> Fit:
+        """The fit of that name; a TorchperfError where there is none."""
+        found = self.find_fit(name)
+        if found:
+            return found
+        family = name.partition(".")[0]
+        has = ", ".join(f"`{fit.name}`" for fit in self.fits if fit.name.startswith(f"{family}."))
+        hint = f"it has {has}" if has else f"give `fits_from` in that file, or fits/{family}/{self.name}.toml"
+        raise TorchperfError(f"`{self.name}` has no fit `{name}`", facts=(("where", self.file),), hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +115,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Interconnect:
+class Interconnect(Fitted):
     """One fabric or host link, seen from one device (a network: from one port).
 
     bandwidth       B/s per direction that one device can send to all its peers together
@@ -96,6 +123,8 @@ class Interconnect:
     latency         seconds that each further step of a collective adds
     floor           seconds that a collective costs before its first step
     efficiencies    (collective or `default`, ranks, share of `bandwidth` as bus bandwidth of a large message)
+    fits            constants of the prices of its collectives, `collective.<key>`
+    fits_from       links whose fits it takes, as assumed, where it has none of its own; the first that has it
     """
 
     name: str
@@ -106,6 +135,8 @@ class Interconnect:
     floor: Sourced
     efficiencies: tuple[tuple[str, int, Sourced], ...]
     file: str
+    fits: tuple[Fit, ...] = ()
+    fits_from: tuple[str, ...] = ()
 
     def efficiency(self, collective: str, num_ranks: int) -> Sourced:
         """Share of `bandwidth` that `collective` reaches over `num_ranks`.
@@ -120,7 +151,7 @@ class Interconnect:
 
 
 @dataclass(frozen=True, slots=True)
-class Accelerator:
+class Accelerator(Fitted):
     """One device as PyTorch sees it.
 
     num_units       streaming multiprocessors or compute units
@@ -128,7 +159,9 @@ class Accelerator:
     tdp             W
     link_bandwidth  B/s per direction of the scale-up link, all peers together
     kernel_floor    seconds that the shortest kernel takes, back to back
+    fits            constants of the prices of its kernels, `<family>.<key>`
     file            where it was read, for messages
+    fits_from       devices whose fits it takes, as assumed, where it has none of its own; the first that has it
     """
 
     name: str
@@ -148,6 +181,26 @@ class Accelerator:
     kernel_floor: Sourced
     fits: tuple[Fit, ...]
     file: str
+    fits_from: tuple[str, ...] = ()
+
+    def capped(self, watts: float) -> Accelerator:
+        """The device under a power cap: peaks and clock times (watts / TDP)^(1/3), at most 1; memory as it is.
+
+        Assumed: dynamic power goes as clock x voltage^2, voltage as clock. Ignores static and memory power.
+        """
+        if not watts > 0:
+            raise TorchperfError(f"a power cap must be above 0 W, not `{watts:g}`")
+        if watts >= self.tdp.value:
+            return self
+        scale = (watts / self.tdp.value) ** (1 / 3)
+        note = f"capped at {watts:g} W: x {scale:.3f}, the cube root of the share of the TDP"
+
+        def scaled(s: Sourced) -> Sourced:
+            return replace(s, value=s.value * scale, basis="assumed", condition=f"{s.condition}; {note}")
+
+        peaks = tuple(replace(peak, flops_per_s=scaled(peak.flops_per_s)) for peak in self.peaks)
+        tdp = replace(self.tdp, value=watts, condition="power cap, given")
+        return replace(self, peaks=peaks, clock=scaled(self.clock), tdp=tdp)
 
     def dtypes(self, engine: str) -> tuple[str, ...]:
         """The element types that `engine` has a peak for, in the order of the file."""

@@ -1,5 +1,6 @@
 """Hardware and runtimes as data: hardware_db files -> checked nouns, each number with its reference."""
 
+from .check import check_file
 from .load import (
     accelerator_names,
     interconnect_names,
@@ -15,6 +16,7 @@ from .load import (
 
 __all__ = [
     "accelerator_names",
+    "check_file",
     "interconnect_names",
     "load_accelerator",
     "load_interconnect",

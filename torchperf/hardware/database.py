@@ -15,6 +15,7 @@ from ..graph.errors import TorchperfError
 from .record import Faults, Record
 
 ENVIRONMENT = "TORCHPERF_HARDWARE_DB"
+_QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
 _BIB_KEY = re.compile(r"^\s*@\w+\s*\{\s*([^,\s]+)\s*,", re.MULTILINE)
 
 
@@ -56,11 +57,16 @@ class Database:
         inside = path.is_relative_to(self.root)
         return f"{self.root.name}/{path.relative_to(self.root).as_posix()}" if inside else str(path)
 
-    def tables(self, kind: str) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """Every record of one kind, parsed but not checked."""
+    def texts(self, kind: str, key: str) -> Iterator[tuple[Path, frozenset[str]]]:
+        """The text or the list of texts that each record of one kind gives as `key`.
+
+        Read without parsing the file, so that a look-up among many costs little.
+        """
+        line = re.compile(rf"^{key}[ \t]*=[ \t]*(\[[^\]]*\]|\"[^\"\n]*\"|'[^'\n]*')", re.MULTILINE)
         for name in self.names(kind):
             path = self.root / kind / f"{name}.toml"
-            yield path, self.parsed(path)
+            found = line.search(path.read_text(encoding="utf-8", errors="replace"))
+            yield path, frozenset(a or b for a, b in _QUOTED.findall(found[1])) if found else frozenset()
 
     def parsed(self, path: Path) -> dict[str, Any]:
         """The TOML table of a file; a TorchperfError names the line that does not parse."""
@@ -94,7 +100,7 @@ class Database:
         exact = self.root / kind / f"{wanted}.toml"
         if wanted and exact.is_file():
             return exact
-        aliases = {path: self._aliases(table) for path, table in self.tables(kind)}
+        aliases = {path: frozenset(map(normal, texts)) for path, texts in self.texts(kind, "aliases")}
         found = [path for path, known in aliases.items() if wanted in known]
         if len(found) == 1:
             return found[0]
@@ -103,12 +109,6 @@ class Database:
             hint = f"name one of them, such as `{found[-1].stem}`"
             raise TorchperfError(f"`{name}` is more than one {one}: {names}", hint=hint)
         raise self._unknown(one, name, {path.stem: known for path, known in aliases.items()})
-
-    @staticmethod
-    def _aliases(table: dict[str, Any]) -> frozenset[str]:
-        given = table.get("aliases", [])
-        texts = [alias for alias in given if isinstance(alias, str)] if isinstance(given, list) else []
-        return frozenset(map(normal, texts))
 
     def _unknown(self, one: str, name: str, known: dict[str, frozenset[str]]) -> TorchperfError:
         import difflib  # only a failing look-up pays for it

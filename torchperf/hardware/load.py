@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..graph.errors import TorchperfError
-from ..graph.system import Accelerator, Interconnect, Runtime, Sourced, System
+from ..graph.system import Accelerator, Fit, Interconnect, Runtime, Sourced, System
 from . import schema
 from .database import Database, database
 from .record import Record
@@ -84,7 +84,7 @@ def system_for(accelerator: Accelerator, num_gpus: int) -> System:
     if num_gpus == 1:
         return single(accelerator)
     db = database()
-    found = [path for path, table in db.tables("systems") if table.get("accelerator") == accelerator.name]
+    found = [path for path, names in db.texts("systems", "accelerator") if accelerator.name in names]
     if len(found) == 1:
         return replace(_system(db, found[0]), accelerator=accelerator)
     if found:
@@ -107,8 +107,12 @@ def _finish(record: Record) -> None:
 def _reference(db: Database, record: Record, key: str, kind: str, base: Path) -> Path:
     """The file that a key names; an unknown one is a fault of this file."""
     name = record.text(key)
+    return _known(db, record, key, kind, name, base) if name else base
+
+
+def _known(db: Database, record: Record, key: str, kind: str, name: str, base: Path) -> Path:
     try:
-        return db.find(kind, name, base) if name else base
+        return db.find(kind, name, base)
     except TorchperfError as error:
         record.faults.add(key, error.message + (f" ({error.hint})" if error.hint else ""))
         return base
@@ -116,17 +120,46 @@ def _reference(db: Database, record: Record, key: str, kind: str, base: Path) ->
 
 def _interconnect(db: Database, path: Path) -> Interconnect:
     record = db.record(path)
+    fits_from = _fits_from(db, record, "interconnects")
     link = schema.interconnect(record)
     _finish(record)
-    return link
+    return replace(link, fits=_fits(db, "interconnects", link.name, fits_from), fits_from=fits_from)
 
 
 def _accelerator(db: Database, path: Path) -> Accelerator:
     record = db.record(path)
     host_link = _reference(db, record, "host_link", "interconnects", path.parent)
-    device = schema.accelerator(record)
+    fits_from = _fits_from(db, record, "accelerators")
+    partly = schema.accelerator(record)
     _finish(record)
-    return device(host_link=_interconnect(db, host_link))
+    device = partly(host_link=_interconnect(db, host_link), fits_from=fits_from)
+    return replace(device, fits=(*device.fits, *_fits(db, "accelerators", device.name, fits_from)))
+
+
+def _fits_from(db: Database, record: Record, kind: str) -> tuple[str, ...]:
+    """The names of the records that `fits_from` lists, each looked up."""
+    return tuple(_known(db, record, "fits_from", kind, name, Path()).stem for name in record.texts("fits_from"))
+
+
+def _fits(db: Database, kind: str, name: str, fits_from: tuple[str, ...]) -> tuple[Fit, ...]:
+    """Its own fits; for a name that it lacks that of the first of `fits_from` that has it, as assumed.
+
+    The `fits_from` of those others are not followed.
+    """
+    found: dict[str, Fit] = {}
+    for family in schema.FAMILIES[kind]:
+        for owner in (name, *fits_from):
+            path = db.root / "fits" / family / f"{owner}.toml"
+            for fit in _family(db, path, family) if path.is_file() else ():
+                found.setdefault(fit.name, fit if owner == name else replace(fit, basis="assumed"))
+    return tuple(found.values())
+
+
+def _family(db: Database, path: Path, family: str) -> tuple[Fit, ...]:
+    record = db.record(path)
+    fits = schema.fits(record, family)
+    _finish(record)
+    return fits
 
 
 def _system(db: Database, path: Path) -> System:

@@ -6,6 +6,7 @@ A noun that refers to other files comes back partial: the caller adds them once 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import partial
 
 from ..graph.system import Accelerator, Efficiency, Fit, Interconnect, Memory, Peak, Runtime, Sourced, System
@@ -17,6 +18,8 @@ ENGINES = ("matrix", "vector")
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 ATTENTION = ("flash", "unfused")
+FIT_BASES = ("fitted", "assumed")
+FAMILIES = {"accelerators": ("matmul", "attention", "memory"), "interconnects": ("collective",)}
 _NAME = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
 
 
@@ -61,7 +64,7 @@ def accelerator(record: Record) -> partial[Accelerator]:
         link_bandwidth=record.sourced("link_bandwidth", BANDWIDTH, "per_direction"),
         efficiencies=_efficiencies(record.table("efficiency")),
         kernel_floor=record.sourced("kernel_floor", DURATION, "per_kernel"),
-        fits=_fits(record.table("fit", optional=True)),
+        fits=tuple(_fit(fit, name) for name, fit in _tables(record.table("fit", optional=True))),
         file=record.faults.file,
     )
 
@@ -75,23 +78,27 @@ def _efficiencies(table: Record) -> tuple[Efficiency, ...]:
     return tuple(found)
 
 
-def _fits(table: Record) -> tuple[Fit, ...]:
-    found = []
-    for name in table.given():
-        fit = table.table(name)
-        parameters = fit.table("parameters")
-        found.append(
-            Fit(
-                name=name,
-                parameters=tuple((key, parameters.number(key)) for key in parameters.given()),
-                rows=fit.text("rows"),
-                range=fit.text("range"),
-                median_error=fit.number("median_error"),
-                p90_error=fit.number("p90_error"),
-                source=fit.source(),
-            )
-        )
-    return tuple(found)
+def fits(record: Record, family: str) -> tuple[Fit, ...]:
+    """A fits/<family>/ file; faults are left in the record."""
+    return tuple(_fit(table, f"{family}.{key}") for key, table in _tables(record))
+
+
+def _tables(record: Record) -> Iterator[tuple[str, Record]]:
+    return ((key, record.table(key)) for key in record.given())
+
+
+def _fit(fit: Record, name: str) -> Fit:
+    parameters = fit.table("parameters")
+    return Fit(
+        name=name,
+        parameters=tuple((key, parameters.number(key)) for key in parameters.given()),
+        rows=fit.text("rows"),
+        range=fit.text("range"),
+        median_error=fit.number("median_error"),
+        p90_error=fit.number("p90_error"),
+        source=fit.source(),
+        basis=fit.text("basis", FIT_BASES) if fit.has("basis") else "fitted",
+    )
 
 
 def interconnect(record: Record) -> Interconnect:

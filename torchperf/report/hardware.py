@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from torchperf.graph.system import Accelerator, Fit, Runtime, Sourced, System
+from torchperf.graph.system import Accelerator, Fit, Interconnect, Runtime, Sourced, System
 
 from . import units
 from .record import Hardware, Row, groups
@@ -16,7 +16,7 @@ def sections(record: Hardware) -> list[Section]:
     return [
         Section("", lines=tuple(facts(record))),
         *(_values(f"{key}: {name}" if key else "value", rows) for key, name, rows in groups(record)),
-        _fits(record.fits if isinstance(record, Accelerator) else ()),
+        _fits(record.fits if isinstance(record, (Accelerator, Interconnect)) else ()),
     ]
 
 
@@ -42,6 +42,8 @@ def facts(record: Hardware) -> Iterator[str]:
         yield f"attention {record.attention}, pointwise chains {'' if record.fused else 'not '}fused"
     else:
         yield f"{record.name}: interconnect"
+    if isinstance(record, (Accelerator, Interconnect)) and record.fits_from:
+        yield f"fits it lacks: those of {', '.join(record.fits_from)}, as assumed"
     if record.aliases:
         yield f"also: {', '.join(record.aliases)}"
     yield f"file: {record.file}"
@@ -65,11 +67,11 @@ def value(s: Sourced) -> str:
 def _fits(fits: Sequence[Fit]) -> Section:
     rows = tuple(
         (f.name, ", ".join(f"{k} {v:.4g}" for k, v in f.parameters), f"{f.rows}; {f.range}",
-         units.percent(f.median_error), units.percent(f.p90_error), f.source)
+         units.percent(f.median_error), units.percent(f.p90_error), f.basis, f.source)
         for f in fits
     )  # fmt: skip
-    headers = ("parameters", "rows; range", "median error", "p90 error", "source")
-    return Section("fit", headers, rows, right=(3, 4), wrapped=(1, 2, 5))
+    headers = ("parameters", "rows; range", "median error", "p90 error", "basis", "source")
+    return Section("fit", headers, rows, right=(3, 4), wrapped=(0, 1, 2, 6))
 
 
 def accelerators(records: Sequence[Accelerator]) -> Section:

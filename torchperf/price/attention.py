@@ -1,0 +1,262 @@
+"""Fused attention on one device: prefill, decode, and the backward of training.
+
+Every price is floor + hypot(compute, memory): the two overlap, but not wholly where they are alike.
+
+ignores  paging of the cache, sequences of unequal length (the caller's work is a mean), clocks under power
+error    per device, kernel and dtype class with each fit, on rows held out of it
+source   [dao2022] tiles and online softmax, [dao2023] one block of queries a CTA, split KV in decode;
+         constants fitted to the rows that each fit names
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..graph.errors import TorchperfError
+from ..graph.price import Price, Term
+from ..graph.system import Accelerator, Fit
+from ..graph.work import Work
+from .attention_constants import BACKWARD_TILE, RESIDENCE, SPLIT_KEYS, WIDEST_HEAD, Decode, Peaks, Prefill
+
+Floats = NDArray[np.float64]
+KERNELS = ("vllm", "trtllm")
+ELEMENT = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_e5m2": 1}
+
+
+class Parts(NamedTuple):
+    """Seconds of a price: floor + hypot(compute, memory); `resident` is the share that the L2 serves."""
+
+    floor: Floats
+    compute: Floats
+    memory: Floats
+    resident: Floats
+
+    @property
+    def seconds(self) -> Floats:
+        """Time of the op."""
+        return self.floor + np.hypot(self.compute, self.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Dims of many attention ops, each an array of the same length.
+
+    pairs       (query, key) pairs that the mask leaves, per head
+    element     bytes of an element of q and out
+    kv_element  bytes of an element of the cache
+    """
+
+    batch: Floats
+    heads: Floats
+    kv_heads: Floats
+    q: Floats
+    kv: Floats
+    head_dim: Floats
+    v_head_dim: Floats
+    pairs: Floats
+    element: Floats
+    kv_element: Floats
+
+    @property
+    def visible(self) -> Floats:
+        """Mean number of keys that a query sees."""
+        return self.pairs / self.q
+
+    @property
+    def widths(self) -> Floats:
+        """Elements of a key and a value together."""
+        return self.head_dim + self.v_head_dim
+
+    @property
+    def passes(self) -> Floats:
+        """Times that a head too wide for the registers runs its products."""
+        return np.ceil(np.maximum(self.head_dim, self.v_head_dim) / WIDEST_HEAD)
+
+
+def residence(nbytes: Floats, peaks: Peaks, resident: bool) -> Floats:
+    """Share of the traffic that the L2 serves where the same tensors are used again and again: 1/(1+(bytes/L2)^8)."""
+    return 1.0 / (1.0 + (nbytes / peaks.l2) ** RESIDENCE) if resident else np.zeros_like(nbytes)
+
+
+def prefill(shape: Shape, c: Prefill, peaks: Peaks, resident: bool = False) -> Parts:
+    """Many queries a sequence, flash kernel: one CTA a block of queries and head, over the keys it sees.
+
+    pair     2 (D + Dv) ceil(D/256) / (e_c peak/SM) + softmax / (vector/SM)          seconds of one (query, key) pair
+    block    cta + tile (visible + tile/2) pair                                      half a block is masked in vain
+    longest  cta + tile (min(kv, 2 visible) + tile/2) pair                           the last block of the triangle
+    compute  ctas block / SM + tail longest       ctas = B H ceil(q/tile), or B Hkv ceil(q H/Hkv / tile) if packed
+    memory   bytes / (e_m bandwidth (1 + (l2_ratio - 1) residence))
+    bytes    B H q (D + Dv) b qo_passes/2 + B Hkv (D + Dv) (kv_passes q + seen - q) b_kv,  seen = min(kv, q + visible)
+    """
+    group = shape.heads / shape.kv_heads
+    packed = c.packed > 0
+    rows = shape.q * group if packed else shape.q
+    ctas = shape.batch * (shape.kv_heads if packed else shape.heads) * np.ceil(rows / c.tile)
+    waste = c.tile / 2 / (group if packed else np.ones_like(group))
+    pair = _pair(2 * shape.widths * shape.passes, c, peaks, 1.0)
+    block = c.cta + c.tile * (shape.visible + waste) * pair
+    longest = c.cta + c.tile * (np.minimum(shape.kv, 2 * shape.visible) + waste) * pair
+    seen = np.minimum(shape.kv, shape.q + shape.visible)
+    kv_row = shape.batch * shape.kv_heads * shape.widths * shape.kv_element
+    q_bytes = shape.batch * shape.heads * shape.q * shape.widths * shape.element
+    nbytes = q_bytes * c.qo_passes / 2 + kv_row * np.maximum(seen + (c.kv_passes - 1) * shape.q, seen)
+    share = residence(q_bytes + 2 * kv_row * seen, peaks, resident)
+    memory = nbytes / (c.e_m * peaks.bandwidth * (1 + (c.l2_ratio - 1) * share))
+    return Parts(np.full_like(block, c.floor), ctas * block / peaks.units + c.tail * longest, memory, share)
+
+
+def _pair(flops: Floats, c: Prefill, peaks: Peaks, share: float) -> Floats:
+    """Seconds that one SM takes for a (query, key) pair: matrix products, then the softmax on the vector units."""
+    return flops * peaks.units / (c.e_c * share * peaks.matrix) + c.softmax * peaks.units / peaks.vector
+
+
+def decode(shape: Shape, c: Decode, peaks: Peaks, resident: bool = False) -> Parts:
+    """One query a sequence: the cache is read once, by CTAs that may each take a part of the keys.
+
+    grouped  key = max((D + Dv) b ceil(D/256) / (stream bandwidth/SM), 2 G (D + Dv) / (peak/SM));  n = B Hkv
+    vector   key = 2 (D + Dv) / (vector_share vector/SM), each query head by itself;               n = B H
+    whole    compute = max(1, n/SM) (cta + kv key)
+    split    compute = max(1, n/SM) cta + max(kv n/SM, min(kv, 128)) key, and `combine` on the floor
+    memory   bytes (1 + channel SM / max(B Hkv, SM)) / (e_m bandwidth (1 + (l2_ratio - 1) residence))
+
+    The fastest of the four that the kernel has: groups up to max_group may be grouped, from split_group on split.
+    """
+    group = shape.heads / shape.kv_heads
+    keys, units = shape.visible, peaks.units
+    row = shape.widths * shape.kv_element
+    nbytes = shape.batch * shape.kv_heads * keys * row + shape.batch * shape.heads * shape.widths * shape.element
+    share = residence(nbytes, peaks, resident)
+    few = 1 + c.channel * units / np.maximum(shape.batch * shape.kv_heads, units)
+    memory = nbytes * few / (c.e_m * peaks.bandwidth * (1 + (c.l2_ratio - 1) * share))
+    stream = row * shape.passes * units / (c.stream * peaks.bandwidth)
+    tensor = 2 * group * shape.widths * units / peaks.matrix
+    ways = [(shape.batch * shape.kv_heads, c.cta, np.maximum(stream, tensor), group <= c.max_group)]
+    if c.vector_share > 0:
+        vector = 2 * shape.widths * units / (c.vector_share * peaks.vector)
+        ways.append((shape.batch * shape.heads, c.vector_cta, vector, np.ones_like(group, dtype=bool)))
+    best = np.full_like(memory, np.inf)
+    compute, floor = np.zeros_like(memory), np.full_like(memory, c.floor)
+    for ctas, cta, key, allowed in ways:
+        load = np.maximum(1.0, ctas / units)
+        part = np.maximum(keys * ctas / units, np.minimum(keys, SPLIT_KEYS))
+        whole = (c.floor, load * (cta + keys * key), allowed)
+        split = (c.floor + c.combine, load * cta + part * key, allowed & (group >= c.split_group))
+        for base, time, possible in (whole, split):
+            seconds = np.where(possible, base + np.hypot(time, memory), np.inf)
+            better = seconds < best
+            best, compute = np.where(better, seconds, best), np.where(better, time, compute)
+            floor = np.where(better, base, floor)
+    return Parts(floor, compute, memory, share)
+
+
+def backward(shape: Shape, c: Prefill, peaks: Peaks, share: float, kernels: float) -> Parts:
+    """Flash attention's backward: one CTA a block of 128 keys and query head; five products, Q K^T among them.
+
+    pair     2 (3 D + 2 Dv) ceil(D/256) / (share e_c peak/SM) + softmax / (vector/SM)
+    compute  B H ceil(kv/128) (2 cta + 128 (pairs/kv + 64) pair) / SM + tail longest
+    memory   (q, out, dOut, dQ and its fp32 sum, each once; k, v, dK, dV once, dK and dV per query head) / (e_m bandwidth)
+    floor    `kernels` launches: dOut . out, the main one, dQ to the dtype of q
+    source   [dao2023] algorithm 2; `share` of the forward's efficiency: fit attention.backward
+    """
+    seen = shape.pairs / np.maximum(shape.kv, 1)
+    pair = _pair(2 * (2 * shape.widths + shape.head_dim) * shape.passes, c, peaks, share)
+    ctas = shape.batch * shape.heads * np.ceil(shape.kv / BACKWARD_TILE)
+    waste = BACKWARD_TILE / 2
+    block = 2 * c.cta + BACKWARD_TILE * (seen + waste) * pair
+    longest = 2 * c.cta + BACKWARD_TILE * (np.minimum(shape.q, 2 * seen) + waste) * pair
+    queries = shape.batch * shape.heads * shape.q
+    keys = shape.batch * shape.kv * shape.widths * shape.kv_element
+    nbytes = queries * (2 * shape.widths * shape.element + 4 * shape.head_dim) + keys * (shape.kv_heads + shape.heads)
+    compute = ctas * block / peaks.units + c.tail * longest
+    memory = nbytes / (c.e_m * peaks.bandwidth)
+    return Parts(np.full_like(compute, kernels * c.floor), compute, memory, np.zeros_like(compute))
+
+
+def shape_of(work: Work, kv_element: int | None = None) -> Shape:
+    """Arrays of length 1 from the dims of one op; `kv_element` where the cache has another type than q."""
+    element = ELEMENT.get(work.dtype, 2)
+    dims = (work.dim(n) for n in ("batch", "heads", "kv_heads", "q", "kv", "head_dim", "v_head_dim", "pairs"))
+    sizes = (*dims, element, kv_element or element)
+    return Shape(*(np.array([float(size)]) for size in sizes))
+
+
+def dtype_class(dtype: str, kv_element: int | None = None) -> str:
+    """`fp8`, `kv_fp8` (an 8-bit cache under 16-bit arithmetic) or `16bit`, which every other type takes."""
+    if dtype.startswith("fp8"):
+        return "fp8"
+    return "kv_fp8" if kv_element == 1 else "16bit"
+
+
+def fit_of(accelerator: Accelerator, phase: str, dtypes: str, kernel: str) -> Fit:
+    """The fit of that phase, dtype class and kernel; failing that of the other kernel, then of 16 bit."""
+    if kernel not in (*KERNELS, "default"):
+        has = ", ".join(f"`{name}`" for name in ("default", *KERNELS))
+        raise TorchperfError(f"no attention kernel `{kernel}`", hint=f"choose one of {has}")
+    order = (kernel, *(name for name in KERNELS if name != kernel))
+    for dtype in dict.fromkeys((dtypes, "16bit")):
+        for name in order:
+            found = accelerator.find_fit(f"attention.{phase}.{dtype}.{name}")
+            if found:
+                return found
+    return accelerator.fit(f"attention.{phase}.{dtypes}.{KERNELS[0] if kernel == 'default' else kernel}")
+
+
+def price(
+    work: Work,
+    accelerator: Accelerator,
+    kernel: str = "default",
+    backward_pass: bool = False,
+    kv_element: int | None = None,
+    resident: bool = False,
+    phase: str = "",
+) -> Price:
+    """Device time of one attention op.
+
+    kernel      `vllm` or `trtllm`: the serving kernel, which writes the cache too; `default` is PyTorch's own:
+                the constants of the first that the device has, its floor one kernel's, nothing written to a cache
+    kv_element  bytes of an element of the cache, where it differs from q's
+    resident    the tensors may still lie in the L2, as where a benchmark replays one set
+    phase       `prefill` or `decode`; without it one query a sequence is decode
+    raises      TorchperfError where the device has no fit, or lacks the dtype
+    """
+    shape = shape_of(work, kv_element)
+    peaks = Peaks.of(accelerator, work.dtype)
+    if backward_pass or not phase:
+        phase = "decode" if work.dim("q") == 1 and not backward_pass else "prefill"
+    fit = fit_of(accelerator, phase, dtype_class(work.dtype, kv_element), kernel)
+    alone = kernel == "default" or backward_pass
+    floor = accelerator.kernel_floor.value
+    if phase == "decode":
+        c = Decode.of(fit)
+        parts = decode(shape, replace(c, floor=floor) if alone else c, peaks, resident)
+    else:
+        p = Prefill.of(fit)
+        p = replace(p, floor=floor, qo_passes=2.0, kv_passes=1.0) if alone else p
+        if backward_pass:
+            behind = accelerator.fit("attention.backward")
+            parts = backward(shape, p, peaks, behind["efficiency"], behind["kernels"])
+        else:
+            parts = prefill(shape, p, peaks, resident)
+    return _price(parts, phase, fit.source, accelerator)
+
+
+def _price(parts: Parts, phase: str, source: str, accelerator: Accelerator) -> Price:
+    floor, compute, memory, resident = (float(part[0]) for part in parts)
+    bandwidth = accelerator.memory.bandwidth.source
+    terms = (
+        Term("floor", floor, "floor", (source,)),
+        Term("compute", compute, f"compute of {phase} (torchperf.price.attention)", (source,)),
+        Term("memory", memory, "bytes / (e_m * bandwidth)", (source, bandwidth)),
+    )
+    seconds = float(parts.seconds[0])
+    if floor > seconds - floor:
+        bound = "launch"
+    elif compute > memory:
+        bound = "compute"
+    else:
+        bound = "l2" if resident > 0.5 else "hbm"
+    return Price(seconds, bound, terms)

@@ -1,0 +1,101 @@
+"""Constants of the attention prices: what each means, its unit, and how it is read from a fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ..graph.system import Accelerator, Fit
+
+WIDEST_HEAD = 256  # a wider head does not fit the registers of one CTA: its products run once more
+SPLIT_KEYS = 128  # fewest keys that a CTA of split decode takes
+BACKWARD_TILE = 128  # keys of one CTA of the backward
+RESIDENCE = 8  # how sharply a set of tensors stops fitting into the L2
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """What the formulas read of a device: FLOP/s of the matrix and vector (fp32) units, B/s, bytes of L2, SMs."""
+
+    matrix: float
+    vector: float
+    bandwidth: float
+    l2: float
+    units: float
+
+    @classmethod
+    def of(cls, accelerator: Accelerator, dtype: str) -> Peaks:
+        """Peaks for products in `dtype`; TorchperfError where the device lacks it."""
+        matrix = accelerator.peak_flops_per_s(accelerator.matmul_engine(dtype), dtype)
+        vector = accelerator.peak_flops_per_s("vector", "fp32")
+        memory = accelerator.memory
+        return cls(matrix, vector, memory.bandwidth.value, memory.l2.value, accelerator.num_units.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Constants of many queries a sequence.
+
+    floor      seconds of the op and its launches, the write of the cache among them where the clock had it
+    cta        seconds of a block of queries before and after its keys
+    e_c        share of the matrix peak, at most 1
+    softmax    vector FLOPs that one (query, key) pair costs beside the products
+    tail       blocks of the longest kind that run after the others: imbalance and ramps
+    e_m        share of the bandwidth
+    l2_ratio   bandwidth of the L2 over that of the memory
+    tile       queries of one CTA
+    packed     1 where the query heads of a key head share a CTA
+    qo_passes  times that q and out are read or written, both counted
+    kv_passes  times that new keys and values are
+    """
+
+    floor: float
+    cta: float
+    e_c: float
+    softmax: float
+    tail: float
+    e_m: float
+    l2_ratio: float
+    tile: float
+    packed: float
+    qo_passes: float
+    kv_passes: float
+
+    @classmethod
+    def of(cls, fit: Fit) -> Prefill:
+        """Read by name; KeyError where the fit lacks one."""
+        return cls(*(fit[field.name] for field in fields(cls)))
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Constants of one query a sequence.
+
+    floor         seconds of the op and its launches
+    combine       seconds that joining the parts of a split sequence costs
+    cta           seconds of a CTA besides its keys, all query heads of a key head together
+    stream        rate at which SMs together take keys through such CTAs, over the bandwidth
+    vector_cta    the same as `cta`, each query head by itself
+    vector_share  share of the fp32 vector peak of that second kernel; 0 where there is none
+    e_m           share of the bandwidth
+    channel       how much slower memory is with few CTAs: in units of SMs
+    l2_ratio      bandwidth of the L2 over that of the memory
+    max_group     most query heads of a key head that one CTA takes
+    split_group   fewest query heads of a key head at which the kernel splits the keys
+    """
+
+    floor: float
+    combine: float
+    cta: float
+    stream: float
+    vector_cta: float
+    vector_share: float
+    e_m: float
+    channel: float
+    l2_ratio: float
+    max_group: float
+    split_group: float
+
+    @classmethod
+    def of(cls, fit: Fit) -> Decode:
+        """Read by name; KeyError where the fit lacks one."""
+        return cls(*(fit[field.name] for field in fields(cls)))
