@@ -47,7 +47,8 @@ seconds = time.perf_counter() - start
 CAPTURE = """
 import resource, time
 from torchperf import configs
-from torchperf.frontend import capture, hf, load, store
+from torchperf.frontend import hf, load, store
+    from torchperf.frontend.run import record
 from pathlib import Path
 import transformers.models.llama.modeling_llama
 name, file = {name!r}, {file!r}
@@ -59,7 +60,7 @@ built = time.perf_counter()
 if file:
     captured = load.extend(None, subject, "train", {{}})
 else:
-    capture.record(subject, subject.sizes, "train")
+    record(subject, subject.sizes, "train")
 end = time.perf_counter()
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 if file:

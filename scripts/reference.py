@@ -54,7 +54,7 @@ def main() -> None:
 
 def reference() -> str:
     """REFERENCE.md as the database would have it."""
-    kinds = {
+    kinds: dict[str, list[Hardware]] = {
         "Accelerators": [hardware.load_accelerator(name) for name in hardware.accelerator_names()],
         "Interconnects": [hardware.load_interconnect(name) for name in hardware.interconnect_names()],
         "Systems": [hardware.load_system(name) for name in hardware.system_names()],

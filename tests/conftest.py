@@ -31,16 +31,19 @@ def captured(cache_folder: Path) -> Callable[..., object]:
 
 
 @pytest.fixture(scope="session")
-def recorded() -> Callable[[str, int], object]:
-    """`recorded("deepseek-v3", 128)`: a bundled model run once at that length, whole, with no size left free."""
+def recorded() -> Callable[..., object]:
+    """`recorded("deepseek-v3", 128)`: a bundled model run once at that length, whole, with no size left free.
+
+    Further words replace facts of its config: `n_layer=2`.
+    """
     from torchperf import configs
     from torchperf.frontend.capture import capture
     from torchperf.frontend.hf import from_config
     from torchperf.graph.graph import Capture
 
     @cache
-    def record(model: str, seq: int) -> Capture:
-        subject = from_config(configs.load(model), model)
+    def record(model: str, seq: int, **changes: int) -> Capture:
+        subject = from_config({**configs.load(model), **changes}, model)
         subject.fixed = "one size is enough for this test"
         subject.sizes = {"batch": 1, "seq": seq}
         return Capture((capture(subject, "train", subject.sizes),))

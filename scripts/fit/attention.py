@@ -22,19 +22,28 @@ from torchperf.price.attention_constants import Decode, Peaks, Prefill
 from torchperf.validate.attention_rows import Case, case, shape
 
 PREFILL = {"floor": 1e-5, "cta": 3e-6, "e_c": 0.7, "softmax": 20.0, "tail": 0.5, "e_m": 0.7}
-GROUPED = {"floor": 6.5e-6, "combine": 5e-6, "cta": 4e-6, "stream": 3.0, "e_m": 0.87, "channel": 0.2, "l2_ratio": 2.0}
+GROUPED = {
+    "floor": 6.5e-6,
+    "combine": 5e-6,
+    "cta": 4e-6,
+    "stream": 3.0,
+    "e_m": 0.87,
+    "fill": 0.8,
+    "channel": 0.2,
+    "l2_ratio": 2.0,
+}
 VECTOR = {"vector_cta": 1.5e-6, "vector_share": 0.1}
-MOST = {"e_c": 1.0, "e_m": 0.95}
+MOST = {"e_c": 1.0, "e_m": 0.95, "fill": 1.0}
 LEAST = {"l2_ratio": 1.0}
 # rows do not tell the L2's ratio in prefill: one for all; TensorRT-LLM's prefill first copies q, k and v
-TILES = [
-    {"tile": float(tile), "packed": float(packed), "l2_ratio": 3.0} for tile in (64, 128) for packed in (0, 1)
-]
+TILES = [{"tile": float(tile), "packed": float(packed), "l2_ratio": 3.0} for tile in (64, 128) for packed in (0, 1)]
 PASSES = {"vllm": {"qo_passes": 2.0, "kv_passes": 3.0}, "trtllm": {"qo_passes": 4.0, "kv_passes": 3.0}}
 ANY_GROUP = 1e6
 WAYS: dict[str, list[Parameters]] = {
     # FlashAttention 2 splits only where query heads share a key head
-    "vllm": [{"max_group": ANY_GROUP, "split_group": split, "vector_cta": 0.0, "vector_share": 0.0} for split in (1.0, 2.0)],
+    "vllm": [
+        {"max_group": ANY_GROUP, "split_group": split, "vector_cta": 0.0, "vector_share": 0.0} for split in (1.0, 2.0)
+    ],
     # where it has the grouped kernel at all (not on the newest), for groups up to 32
     "trtllm": [{"max_group": most, "split_group": 1.0} for most in (0.0, 32.0)],
 }
@@ -101,7 +110,10 @@ def _starts(rows: Rows, sets: Sets) -> tuple[Parameters, list[Parameters]]:
         other = (SAME_CHIP.get(rows.accelerator.name, ""), rows.key)
     if other in sets:
         known = sets[other]
-        return {name: known[name] for name in free}, [{n: v for n, v in known.items() if n not in free}]
+        own = [{name: value for name, value in known.items() if name not in free}]
+        # which groups its kernel takes may differ with an 8-bit cache
+        ways = WAYS[kernel] if phase == "decode" and dtypes != "16bit" else own
+        return {name: known[name] for name in free}, ways
     fixed = [{**tile, **PASSES[kernel]} for tile in TILES] if phase == "prefill" else WAYS[kernel]
     return dict(free), fixed
 

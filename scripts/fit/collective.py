@@ -41,7 +41,9 @@ PROTOCOL = {
     "p2p": _PEER,
 }
 TERMS = {
-    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), ("alpha", "hop", "share", "copy", "switch", "simple")),
+    **dict.fromkeys(
+        ("all_reduce", "all_gather", "reduce_scatter"), ("alpha", "hop", "share", "copy", "switch", "simple")
+    ),
     "all_to_all": ("alpha", "hop", "share", "copy", "half", "switch", "simple"),
 }
 P2P_GRID = np.arange(0.5, 1.51, 0.1)  # what its protocol for large messages costs against its latency
@@ -332,7 +334,8 @@ def fit(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[str, dict[str, Any]
         median, p90 = np.quantile([error for _, error in own], [0.5, 0.9])
         tables.setdefault(name, {})[key] = {
             "parameters": {constant: float(f"{value:.4g}") for constant, value in found.items()},
-            "rows": f"{len(own)} rows of " + ("Vidur 7d475133" if library == "nccl_kernel" else "aiconfigurator 095f58a5"),
+            "rows": f"{len(own)} rows of "
+            + ("Vidur 7d475133" if library == "nccl_kernel" else "aiconfigurator 095f58a5"),
             "range": f"{min(ranks)} to {max(ranks)} ranks, {min(sizes)} to {max(sizes)} B",
             "median_error": round(float(median), 4),
             "p90_error": round(float(p90), 4),

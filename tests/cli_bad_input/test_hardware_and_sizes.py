@@ -13,7 +13,7 @@ import pytest
         ("h100-sxm-80g", "`h100-sxm-80gb`"),
         ("b300", "`b200-sxm-180gb`"),
         ("A100-SXM-80", "`a100-sxm-80gb`"),
-        ("gb200", "`b200-sxm-180gb`"),
+        ("gb201", "`gb200`"),
     ],
 )
 def test_unknown_gpu(refused, gpu: str, nearest: str) -> None:
@@ -25,7 +25,8 @@ def test_unknown_gpu(refused, gpu: str, nearest: str) -> None:
 def test_ambiguous_gpu(refused) -> None:
     said = refused("estimate", "gpt2", "--gpu", "a100")
     assert said.splitlines()[0] == (
-        "error: `a100` is more than one accelerator: `a100-sxm-40gb`, `a100-sxm-80gb`"
+        "error: `a100` is more than one accelerator: "
+        "`a100-pcie-40gb`, `a100-pcie-80gb`, `a100-sxm-40gb`, `a100-sxm-80gb`"
     )
 
 
@@ -60,7 +61,7 @@ def test_toml_of_something_else(refused, file) -> None:
 def test_missing_toml(refused, file) -> None:
     file("y.toml", "")
     said = refused("estimate", "gpt2", "--gpu", "./x.toml")
-    assert said.splitlines()[0] == "error: there is no accelerator file `x.toml`"
+    assert said.splitlines()[0] == "error: there is no accelerator file `./x.toml`"
 
 
 @pytest.mark.parametrize("flag", ["--seq-len", "--micro-batch", "--num-gpus"])

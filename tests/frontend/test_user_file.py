@@ -202,11 +202,16 @@ def test_a_file_hard_wired_to_cuda(write: Write) -> None:
     ],
     ids=["class", "auto"],
 )
-def test_from_pretrained_reads_no_weights(write: Write, text: str) -> None:
+def test_from_pretrained_reads_no_weights(write: Write, text: str, tmp_path: Path) -> None:
+    """Whether or not its auto classes were imported before; afterwards transformers loads as it did."""
+    from transformers import AutoModelForCausalLM
+
     capture = torchperf.capture(str(write(text)), seq_len=32)
     assert parameters(capture) == 124_439_808
     assert capture.facts.model_class == "GPT2LMHeadModel"
     assert dict(capture.facts.limits) == {"seq": 1024}
+    with pytest.raises(OSError, match="nowhere"):
+        AutoModelForCausalLM.from_pretrained(str(tmp_path / "nowhere"))
 
 
 def test_from_pretrained_of_a_folder(write: Write, tmp_path: Path) -> None:
@@ -215,7 +220,8 @@ def test_from_pretrained_of_a_folder(write: Write, tmp_path: Path) -> None:
     (folder / "config.json").write_text(
         '{"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 50, "n_positions": 64}'
     )
-    text = f"from transformers import AutoModelForCausalLM\nmodel = AutoModelForCausalLM.from_pretrained({str(folder)!r})"
+    text = "from transformers import AutoModelForCausalLM\n"
+    text += f"model = AutoModelForCausalLM.from_pretrained({str(folder)!r})"
     capture = torchperf.capture(str(write(text)))
     assert parameters(capture) == 50 * 32 + 64 * 32 + 2 * (12 * 32**2 + 13 * 32) + 2 * 32
 
@@ -322,12 +328,12 @@ class Live(nn.Module):
 @pytest.mark.parametrize("mode", ["train", "forward"])
 def test_a_live_module_is_left_as_it_was(training: bool, mode: str) -> None:
     module = Live().train(training)
-    kept = {name: tensor for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    kept = dict((*module.named_parameters(), *module.named_buffers()))
     values = {name: tensor.clone() for name, tensor in kept.items()}
     gradient = module.second.weight.grad = torch.ones(16, 16)
     capture = torchperf.capture(module, torch.zeros(2, 16), mode=mode)
     assert capture.facts.mode == mode
-    after = {name: tensor for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    after = dict((*module.named_parameters(), *module.named_buffers()))
     assert after.keys() == kept.keys()
     for name, tensor in after.items():
         assert tensor is kept[name]

@@ -66,10 +66,11 @@ def faults(path: str, load: Callable[[str], object] = load_accelerator) -> list[
         ('basis = "whitepaper"', 'basis = "guess"', "num_units.basis: `guess` is none of `datasheet`, "),
         ("[efficiency.vector]", "[efficiency.victor]", "efficiency.vector: missing"),
         (
-            "p90_error = 0.158",
-            "p90_error = -1",
-            "fit.matmul_16bit.p90_error: `-1.0` must be finite and not negative",
+            'fits_from = ["a100-sxm-80gb"]',
+            'fits_from = ["a101"]',
+            "fits_from: unknown accelerator `a101` (nearest: ",
         ),
+        ('fits_from = ["a100-sxm-80gb"]', 'fits_from = "a100-sxm-80gb"', "fits_from: must be a list, not "),
         (
             "{ value = 3350",
             "{ note = 1, value = 3350",
@@ -131,18 +132,12 @@ def test_an_empty_file_lacks_every_key(tmp_path: Path) -> None:
 
 def test_an_interconnect_counts_ranks(spoiled: Spoil) -> None:
     path = spoiled(("\n2 = {", "\none = {"), kind="interconnects", name="nvlink4")
-    assert faults(path, load_interconnect) == [
-        "efficiency.all_reduce.one: must be a number of ranks, 2 or more"
-    ]
+    assert faults(path, load_interconnect) == ["efficiency.all_reduce.one: must be a number of ranks, 2 or more"]
 
 
 def test_an_interconnect_knows_its_collectives(spoiled: Spoil) -> None:
-    path = spoiled(
-        ("[efficiency.all_reduce]", "[efficiency.allreduce]"), kind="interconnects", name="nvlink4"
-    )
-    assert faults(path, load_interconnect)[0].startswith(
-        "efficiency.allreduce: unknown key, known here: `default`"
-    )
+    path = spoiled(("[efficiency.all_reduce]", "[efficiency.allreduce]"), kind="interconnects", name="nvlink4")
+    assert faults(path, load_interconnect)[0].startswith("efficiency.allreduce: unknown key, known here: `default`")
 
 
 def test_a_runtime_says_true_or_false_and_a_known_attention(spoiled: Spoil) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 
 import pytest
@@ -12,6 +12,7 @@ from torchperf.graph.system import Accelerator, Interconnect, Runtime, Sourced, 
 from torchperf.hardware import (
     accelerator_names,
     interconnect_names,
+    laws,
     load_accelerator,
     load_interconnect,
     load_runtime,
@@ -48,12 +49,24 @@ EVERY = [(f"{record.name}: {at}", value) for record in RECORDS for at, value in 
 
 def test_the_devices_and_systems_that_are_promised_are_there() -> None:
     assert set(accelerator_names()) >= {
-        "a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm-180gb", "mi300x",
-        "l40s", "rtx-4090", "v100-sxm-32gb", "t4",
+        "p100-pcie-16gb", "p4", "v100-sxm-32gb", "v100-sxm3-32gb", "v100-pcie-32gb", "t4",
+        "a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb", "a800-sxm-80gb",
+        "a40", "a10g", "rtx-a6000", "rtx-3090", "l4", "l40s", "rtx-6000-ada", "rtx-4080", "rtx-4090", "rtx-5090",
+        "h100-sxm-80gb", "h100-sxm-96gb", "h100-pcie-80gb", "h100-nvl-94gb", "gh200-96gb", "h200-sxm-141gb",
+        "b200-sxm-180gb", "gb200", "b300-sxm", "gb300",
+        "mi100", "mi210", "mi250", "mi250x", "mi300x", "mi325x", "mi355x",
+        "tpu-v4", "tpu-v5p", "tpu-v6e", "trainium2", "gaudi3", "arc-pro-b60",
     }  # fmt: skip
     assert set(runtime_names()) >= {"eager", "compile"}
+
+
+def test_every_device_has_one_system_to_grow_into() -> None:
     for device in ACCELERATORS:
-        assert system_for(device, 8).num_accelerators == 8
+        assert system_for(device, 8).accelerator == device
+    assert {s.name: s.num_accelerators for s in SYSTEMS if s.num_accelerators not in (4, 8)} == {
+        "dgx-2": 16, "gb200-nvl72": 72, "gb300-nvl72": 72, "h100-nvl-pair": 2, "trn2-16chip": 16,
+        "tpu-v4-pod": 4096, "tpu-v5p-pod": 8960, "tpu-v6e-pod": 256,
+    }  # fmt: skip
 
 
 def test_a_file_bears_the_name_of_its_record() -> None:
@@ -73,26 +86,26 @@ def test_an_alias_is_nobodys_name() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("ladder", [("bf16", "fp8", "fp4"), ("tf32", "bf16"), ("bf16", "int8")])
-def test_a_narrower_type_is_never_slower(ladder: tuple[str, ...]) -> None:
-    wrong = []
-    for device in ACCELERATORS:
-        rates = [device.peak_flops_per_s("matrix", d) for d in ladder if d in device.dtypes("matrix")]
-        if rates != sorted(rates):
-            wrong.append(f"{device.name}: {rates}")
-    assert wrong == []
+@pytest.mark.parametrize("law", laws.DEVICE_LAWS, ids=lambda law: law.__name__)
+def test_no_device_breaks(law: Callable[[Accelerator], Iterator[tuple[str, str]]]) -> None:
+    assert [(device.name, *fault) for device in ACCELERATORS for fault in law(device)] == []
 
 
-def test_the_matrix_ridge_at_16_bit_is_plausible() -> None:
-    ridges = {d.name: d.peak_flops_per_s("matrix", "fp16") / d.memory.bandwidth.value for d in ACCELERATORS}
-    assert {name: ridge for name, ridge in ridges.items() if not 10 <= ridge <= 2000} == {}
+def test_no_link_has_a_pair_that_is_faster_than_all_links_together() -> None:
+    assert [(link.name, *fault) for link in INTERCONNECTS for fault in laws.broken(link)] == []
+
+
+def test_the_exceptions_from_the_order_are_these() -> None:
+    stated = [f"{d.name}: {p.dtype}" for d in ACCELERATORS for p in d.peaks if "exception" in p.flops_per_s.condition]
+    assert stated == ["b300-sxm: int8", "gaudi3: fp8", "gb300: int8", "tpu-v5p: fp8", "tpu-v6e: fp8"]
 
 
 def test_the_matrix_engine_is_faster_than_the_vector_engine() -> None:
     wrong = [
-        device.name
-        for device in ACCELERATORS
-        if device.peak_flops_per_s("matrix", "fp16") < device.peak_flops_per_s("vector", "fp32")
+        f"{d.name}: {dtype}"
+        for d in ACCELERATORS
+        for dtype in ("bf16", "fp16")
+        if dtype in d.dtypes("matrix") and d.peak("matrix", dtype).value < 2 * d.peak("vector", "fp32").value * 0.99
     ]
     assert wrong == []
 
@@ -100,40 +113,26 @@ def test_the_matrix_engine_is_faster_than_the_vector_engine() -> None:
 def test_every_device_computes_fp32_and_half_precision_somewhere() -> None:
     for device in ACCELERATORS:
         assert device.peak_flops_per_s("vector", "fp32") > 0
-        assert device.peak_flops_per_s("matrix", "fp16") > device.peak_flops_per_s("vector", "fp16")
+        assert {"bf16", "fp16"} & {*device.dtypes("matrix"), *device.dtypes("vector")}
+    assert {d.name for d in ACCELERATORS if not d.dtypes("matrix")} == {"p100-pcie-16gb", "p4"}
 
 
-def test_usable_memory_is_at_most_the_nominal_and_at_least_nine_tenths() -> None:
-    shares = {d.name: d.memory.usable.value / d.memory.nominal.value for d in ACCELERATORS}
-    assert {name: share for name, share in shares.items() if not 0.9 <= share <= 1} == {}
-
-
-def test_the_last_cache_is_smaller_and_faster_than_memory() -> None:
-    wrong = [
-        device.name
-        for device in ACCELERATORS
-        if device.memory.l2.value > 0.02 * device.memory.nominal.value
-        or (device.memory.l2_bandwidth and device.memory.l2_bandwidth.value < device.memory.bandwidth.value)
-    ]
-    assert wrong == []
-
-
-def test_no_peak_is_sparse() -> None:
-    conditions = {f"{d.name}: {p.dtype}": p.flops_per_s.condition for d in ACCELERATORS for p in d.peaks}
-    assert {
-        at: text for at, text in conditions.items() if not text.startswith("dense") or "spars" in text
-    } == {}
-
-
-def test_a_fit_agrees_with_the_constants_taken_from_it() -> None:
-    wrong = []
+def test_the_clock_is_the_one_of_the_matrix_peak() -> None:
+    """FLOPs a unit and cycle come out as a power of two, or near one, on NVIDIA's data-centre devices."""
+    rates = {
+        d.name: d.peak("matrix", "fp16").value / d.num_units.value / d.clock.value
+        for d in ACCELERATORS
+        if d.architecture in ("Volta", "Ampere", "Hopper", "Blackwell", "Blackwell Ultra") and "rtx" not in d.name
+    }
+    wide = {"Hopper": 4096, "Blackwell": 8192, "Blackwell Ultra": 8192}
+    wrong = {}
     for device in ACCELERATORS:
-        for fit in device.fits:
-            if fit["floor_s"] != pytest.approx(device.kernel_floor.value):
-                wrong.append(f"{device.name}: floor")
-            if fit["e_m"] != device.efficiency("memory").value:
-                wrong.append(f"{device.name}: e_m")
-    assert wrong == []
+        if device.name in rates:
+            narrow = 2048 if device.name.startswith(("a100", "a800")) else 1024
+            wanted = wide.get(device.architecture, narrow)
+            if not 0.97 <= rates[device.name] / wanted <= 1.03 and device.name != "a10g":
+                wrong[device.name] = rates[device.name]
+    assert wrong == {}
 
 
 def test_a_system_joins_its_devices_by_their_own_link() -> None:
@@ -147,13 +146,8 @@ def test_a_system_joins_its_devices_by_their_own_link() -> None:
     assert wrong == []
 
 
-def test_a_pair_is_not_faster_than_all_links_together() -> None:
-    wrong = [link.name for link in INTERCONNECTS if link.pair_bandwidth.value > link.bandwidth.value]
-    assert wrong == []
-
-
 def test_every_source_that_is_named_is_in_the_bibliography_and_every_entry_is_named() -> None:
-    named = {value.source for _, value in EVERY} | {f.source for d in ACCELERATORS for f in d.fits}
+    named = {value.source for _, value in EVERY} | {f.source for d in (*ACCELERATORS, *INTERCONNECTS) for f in d.fits}
     text = " ".join(value.condition for _, value in EVERY)
     assert named - bib_keys(BIB) == set()
     assert {key for key in bib_keys(BIB) - named if key not in text} == set()
@@ -173,9 +167,7 @@ def test_every_entry_tells_title_place_year_and_what_was_read() -> None:
 
 def test_what_has_no_source_is_assumed() -> None:
     wrong = [at for at, v in EVERY if v.source == "torchperf_assumption" and v.basis != "assumed"]
-    wrong += [
-        at for at, v in EVERY if v.source == "torchperf_derived" and (v.basis != "derived" or not v.condition)
-    ]
+    wrong += [at for at, v in EVERY if v.source == "torchperf_derived" and (v.basis != "derived" or not v.condition)]
     assert wrong == []
 
 

@@ -12,9 +12,8 @@ from torchperf.graph.expr import bind_dim
 from torchperf.graph.graph import Graph
 from torchperf.graph.tensor import Value
 
-# Below and beyond the windows (50) and the chunk (32) of the models, a multiple of it, and S = hidden size.
-LENGTHS = (20, 64, 200)
-BATCHES = (1, 6)
+# (batch, seq): below and beyond the windows (50) and the chunk (32) of the models, a multiple of it, and S = hidden size
+SIZES = ((1, 64), (1, 200), (6, 20), (6, 200))
 
 
 def unfolded(graph: Graph) -> Iterator[tuple[Any, ...]]:
@@ -65,20 +64,19 @@ def assert_same(bound: Graph, fresh: Graph) -> None:
 def test_bound_equals_captured(family: Callable[[str], Subject], name: str) -> None:
     """Batch 1 and 6; sequences shorter and longer than every window and chunk."""
     subject = family(name)
-    lengths = LENGTHS if "seq" in subject.sizes else (0,)
     graphs: list[Graph] = []
-    for batch in BATCHES:
-        for seq in lengths:
-            sizes = {"batch": batch, **({"seq": seq} if seq else {})}
-            found = next((graph for graph in graphs if graph.holds(sizes)), None)
-            if found is None:
-                found = capture(subject, "train", sizes)
-                assert found.facts.fixed == "", found.facts.fixed
-                assert found.facts.unattributed == 0
-                assert found.facts.guesses == ()
-                graphs.append(found)
-            fresh = capture(replace(subject, fixed="the oracle"), "train", sizes)
-            assert_same(found.bind(**sizes), fresh.bind(**sizes))
+    for batch, seq in SIZES:
+        sizes = {"batch": batch, "seq": seq}
+        sizes = {size: sizes[size] for size in subject.sizes}
+        found = next((graph for graph in graphs if graph.holds(sizes)), None)
+        if found is None:
+            found = capture(subject, "train", sizes)
+            assert found.facts.fixed == "", found.facts.fixed
+            assert found.facts.unattributed == 0
+            assert found.facts.guesses == ()
+            graphs.append(found)
+        fresh = capture(replace(subject, fixed="the oracle"), "train", sizes)
+        assert_same(found.bind(**sizes), fresh.bind(**sizes))
 
 
 def test_bound_equals_captured_forward(family: Callable[[str], Subject], name: str) -> None:

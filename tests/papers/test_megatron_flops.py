@@ -16,6 +16,8 @@ from fractions import Fraction
 import pytest
 
 import torchperf
+from torchperf import configs
+from torchperf.graph.graph import Capture
 
 # arXiv 2005.14165 table 2.1, with V = 50257: L, h
 GPT3 = {
@@ -42,10 +44,33 @@ def closed_form(batch: int, s: int, layers: int, h: int, vocab: int) -> Fraction
     return 72 * batch * layers * s * h**2 * (1 + Fraction(s, 6 * h) + Fraction(vocab, 12 * h * layers))
 
 
+def counted(recorded, model: str) -> int:
+    """Non-causal FLOPs of a step at s = 2048; a deep stack from two shallow ones, F(2) + (L - 2) (F(3) - F(2))."""
+
+    def of(capture: Capture) -> int:
+        return torchperf.estimate(capture, gpu="b200-sxm-180gb").flops_noncausal.model
+
+    layers = configs.load(model)["n_layer"]
+    if layers <= 40:
+        return of(recorded(model, 2048))
+    two, three = (of(recorded(model, 2048, n_layer=n)) for n in (2, 3))
+    return two + (layers - 2) * (three - two)
+
+
 @pytest.mark.parametrize(("model", "shape"), (GPT3 | MEGATRON).items())
 def test_closed_form(recorded, model: str, shape: tuple[int, int]) -> None:
     """Integer equality for every row of both tables."""
     layers, h = shape
     vocab = 50257 if model in GPT3 else 51200
-    estimate = torchperf.estimate(recorded(model, 2048), gpu="b200-sxm-180gb")
-    assert estimate.flops_noncausal.model == closed_form(1, 2048, layers, h, vocab)
+    config = configs.load(model)
+    assert (config["n_layer"], config["n_embd"], config["vocab_size"]) == (layers, h, vocab)
+    assert counted(recorded, model) == closed_form(1, 2048, layers, h, vocab)
+
+
+def test_a_stack_is_the_sum_of_its_layers(recorded) -> None:
+    """What the deep rows rest on: twelve layers recorded are twelve times one."""
+    two, three, all_of_them = (
+        torchperf.estimate(recorded("gpt3-125m", 2048, **how), gpu="b200-sxm-180gb").flops_noncausal.model
+        for how in ({"n_layer": 2}, {"n_layer": 3}, {})
+    )
+    assert all_of_them == two + 10 * (three - two)

@@ -21,12 +21,13 @@ PUBLISHED = {
     # arXiv 2508.10925 rounds to 116.8B
     "gpt-oss-120b": 116_829_156_672,
 }
+SEQ = {"gpt2": 1024, "mixtral-8x7b": 1024}
 
 
 @pytest.mark.parametrize(("model", "parameters"), PUBLISHED.items())
 def test_parameters(recorded, model: str, parameters: int) -> None:
     """The same integer from `inspect`, from its first row (the whole model), and from `estimate`."""
-    capture = recorded(model, 128)
+    capture = recorded(model, SEQ.get(model, 4096))
     inspection = torchperf.inspect(capture)
     assert inspection.parameters == parameters
     assert inspection.trainable_parameters == parameters
@@ -36,7 +37,7 @@ def test_parameters(recorded, model: str, parameters: int) -> None:
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_every_backward_op_has_a_module_and_nothing_is_guessed(recorded, model: str) -> None:
-    facts = recorded(model, 128).facts
+    facts = recorded(model, SEQ.get(model, 4096)).facts
     assert (facts.unattributed, facts.guesses) == (0, ())
 
 

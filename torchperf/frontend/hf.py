@@ -53,7 +53,11 @@ def from_config_object(config: Any, name: str, architecture: str | None = None) 
             facts=[("in", name)],
             hint="set `architectures` in the config to a class that transformers has",
         )
-    return from_module(build(cls, config), name)
+    subject = from_module(build(cls, config), name)
+    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 0
+        subject.assumptions.append("the config names no decoder_start_token_id: 0 stands in")
+    return subject
 
 
 def build(cls: Any, config: Any) -> nn.Module:

@@ -210,7 +210,7 @@ class Recorder(TorchDispatchMode):
             key.append(("F", argument))
             tape.slots.append(value)
         elif isinstance(value, (list, tuple)):
-            if value and isinstance(value[0], torch.Tensor):
+            if value and all(isinstance(item, torch.Tensor) for item in value):
                 for item in value:
                     self._encode(tag, argument, item, key)
                 return

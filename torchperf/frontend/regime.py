@@ -59,6 +59,35 @@ def points(regime: tuple[Range, ...], number: int = 6) -> list[dict[str, int]]:
     return chosen
 
 
+def probes(
+    regime: tuple[Range, ...], asked: Mapping[str, int], seen: list[dict[str, int]]
+) -> dict[str, dict[str, int]]:
+    """Sizes at which the expressions are checked: those asked for, a very short and a very long sequence."""
+    found = {"asked": dict(asked)}
+    for r in regime:
+        if r.name != "batch" and r.low != r.high:
+            short = next((n for n in range(r.low, r.low + 2 * max(abs(r.step), 1) + 2) if n in r and n > 2), None)
+            top = r.high if r.high != -1 else max(16381, 2 * asked[r.name])
+            long = next((n for n in range(top, r.low, -1) if n in r), None)
+            for name, size in (("small", short), ("large", long)):
+                if size is not None:
+                    found[name] = {**seen[-1], r.name: size}
+    return {name: point for name, point in found.items() if point not in seen}
+
+
+def narrowed(
+    regime: tuple[Range, ...], asked: Mapping[str, int], seen: list[dict[str, int]], short: bool, long: bool
+) -> tuple[Range, ...]:
+    """The regime without the sequences below (`short`) or above (`long`) what was seen to hold."""
+    ends = []
+    for r in regime:
+        if r.name != "batch" and r.low != r.high:
+            held = [asked[r.name], *(point[r.name] for point in seen)]
+            r = Range(r.name, min(held) if short else r.low, max(held) if long else r.high, r.step)
+        ends.append(r)
+    return tuple(ends)
+
+
 def _column(r: Range, number: int) -> list[int]:
     if r.low == r.high:
         return [r.low]

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from .dtype import bits
 from .errors import TorchperfError
 from .expr import Dim, Expr, Ratio, Scaled, parse
 from .graph import Block, Capture, Facts, Graph, Input, Segment
-from .op import Attr, Op
+from .op import PHASES, Attr, Op
 from .tensor import Storage, Value
 
 FORMAT = "torchperf-graph"
@@ -117,7 +118,30 @@ def _graph_in(wire: _Graph) -> Graph:
             raise ValueError(f"a segment calls block {segment.block}")
         if len(segment.storages) != len(blocks[segment.block].storages) or min(segment.storages, default=0) < 0:
             raise ValueError(f"a segment of block {segment.block} has other storages than the block")
-    return Graph(_facts_in(wire.facts), blocks, segments)
+    graph = Graph(_facts_in(wire.facts), blocks, segments)
+    _check(graph)
+    return graph
+
+
+def _check(graph: Graph) -> None:
+    """Refuse words and sizes that no capture holds."""
+    facts = graph.facts
+    sizes = {name for name, *_ in facts.ranges}
+    if {name for name, _ in facts.sizes} != sizes or not {name for name, _ in facts.limits} <= sizes:
+        raise ValueError("the sizes of its facts are not those of its ranges")
+    if facts.mode not in ("train", "forward"):
+        raise ValueError(f"unknown mode `{facts.mode}`")
+    for block in graph.blocks:
+        if block.phase not in PHASES or any(op.phase not in PHASES for op in block.ops):
+            raise ValueError("unknown phase")
+        dims: set[Dim] = {s.nbytes for s in block.storages}
+        for value in block.values():
+            bits(value.dtype)
+            dims.update((*value.shape, *value.strides, value.offset))
+        for dim in dims:
+            names = {factor[1] for term in dim.terms for factor in term.factors} if isinstance(dim, Expr) else set()
+            if not names <= sizes:
+                raise ValueError(f"`{dim}` names a size that the graph has not")
 
 
 def _corrupt(origin: str, reason: str) -> TorchperfError:

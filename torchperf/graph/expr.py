@@ -103,14 +103,16 @@ class Scaled:
 
 
 Dim = int | Expr
-_FACTOR = re.compile(r"(?:(ceil|pad|min|excess)\((\w+), (\d+)\)|([A-Za-z_]\w*))$")
-_COEFFICIENT = re.compile(r"(-?\d+)(?:/(\d+))?$")
+_FACTOR = re.compile(r"(?:(ceil|pad|min|excess)\((\w+), (\d+)\)|([A-Za-z_]\w*))\Z")
+_COEFFICIENT = re.compile(r"(-?\d+)(?:/(\d+))?\Z")
 
 
 @lru_cache(maxsize=65536)
 def parse(text: str) -> Dim:
     """Read what `str` of a dim wrote; raises TorchperfError on anything else."""
-    if re.fullmatch(r"-?\d+", text):
+    if len(text) > 1000:
+        raise TorchperfError("a size expression of more than 1000 characters")
+    if re.fullmatch(r"-?\d{1,30}", text):
         return int(text)
     terms = []
     for part in text.split(" + "):

@@ -133,7 +133,9 @@ def _accelerator(db: Database, path: Path) -> Accelerator:
     partly = schema.accelerator(record)
     _finish(record)
     device = partly(host_link=_interconnect(db, host_link), fits_from=fits_from)
-    return replace(device, fits=(*device.fits, *_fits(db, "accelerators", device.name, fits_from)))
+    inside = {fit.name for fit in device.fits}  # what the file itself gives stands
+    others = (fit for fit in _fits(db, "accelerators", device.name, fits_from) if fit.name not in inside)
+    return replace(device, fits=(*device.fits, *others))
 
 
 def _fits_from(db: Database, record: Record, kind: str) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def decode(shape: Shape, c: Decode, peaks: Peaks, resident: bool = False) -> Par
     grouped  key = max((D + Dv) b ceil(D/256) / (stream bandwidth/SM), 2 G (D + Dv) / (peak/SM));  n = B Hkv
     vector   key = 2 (D + Dv) / (vector_share vector/SM), each query head by itself;               n = B H
     whole    compute = max(1, n/SM) (cta + kv key)
-    split    compute = max(1, n/SM) cta + max(kv n/SM, min(kv, 128)) key, and `combine` on the floor
+    split    compute = max(1, n/SM) cta + max(kv n/(fill SM), min(kv, 128)) key, and `combine` on the floor
     memory   bytes (1 + channel SM / max(B Hkv, SM)) / (e_m bandwidth (1 + (l2_ratio - 1) residence))
 
     The fastest of the four that the kernel has: groups up to max_group may be grouped, from split_group on split.
@@ -142,7 +142,7 @@ def decode(shape: Shape, c: Decode, peaks: Peaks, resident: bool = False) -> Par
     compute, floor = np.zeros_like(memory), np.full_like(memory, c.floor)
     for ctas, cta, key, allowed in ways:
         load = np.maximum(1.0, ctas / units)
-        part = np.maximum(keys * ctas / units, np.minimum(keys, SPLIT_KEYS))
+        part = np.maximum(keys * ctas / (c.fill * units), np.minimum(keys, SPLIT_KEYS))
         whole = (c.floor, load * (cta + keys * key), allowed)
         split = (c.floor + c.combine, load * cta + part * key, allowed & (group >= c.split_group))
         for base, time, possible in (whole, split):

@@ -77,6 +77,7 @@ class Decode:
     vector_cta    the same as `cta`, each query head by itself
     vector_share  share of the fp32 vector peak of that second kernel; 0 where there is none
     e_m           share of the bandwidth
+    fill          share of the SMs that the parts of split sequences reach
     channel       how much slower memory is with few CTAs: in units of SMs
     l2_ratio      bandwidth of the L2 over that of the memory
     max_group     most query heads of a key head that one CTA takes
@@ -90,6 +91,7 @@ class Decode:
     vector_cta: float
     vector_share: float
     e_m: float
+    fill: float
     channel: float
     l2_ratio: float
     max_group: float

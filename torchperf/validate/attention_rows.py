@@ -16,7 +16,19 @@ from ..graph.system import Accelerator
 from ..graph.work import Work
 from ..price.attention import ELEMENT, KERNELS, Shape, dtype_class, price
 
-COLUMNS = ("source", "gpu", "dtype", "phase", "batch", "heads", "kv_heads", "head_dim", "q_len", "kv_len", "measured_us")
+COLUMNS = (
+    "source",
+    "gpu",
+    "dtype",
+    "phase",
+    "batch",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "q_len",
+    "kv_len",
+    "measured_us",
+)
 DTYPES = {"bfloat16": ("bf16", 2), "float16": ("fp16", 2), "bfloat16/kv_fp8": ("bf16", 1), "fp8": ("fp8", 1)}
 PHASES = ("prefill", "decode")
 

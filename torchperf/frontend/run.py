@@ -1,0 +1,84 @@
+"""One run of a subject at concrete sizes, recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..graph.errors import TorchperfError
+from .meta_device import everything_on_meta
+from .patches import capture_patches
+from .record import Recorder
+from .subject import Subject, find_loss, tensors_in
+from .tape import Tape
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    tape: Tape
+    inputs: dict[str, torch.Tensor]
+    loss_found: bool
+
+
+def record(subject: Subject, sizes: Mapping[str, int], mode: str) -> Recording:
+    """One run of the subject at concrete sizes."""
+    module = subject.module
+    module.train(mode == "train")
+    args, kwargs = subject.arguments(sizes)
+    inputs = tensors_in((*args, kwargs) if args else kwargs)
+    was_enabled = gc.isenabled()
+    gc.disable()
+    found = True
+    try:
+        placed = everything_on_meta() if subject.own_code else contextlib.nullcontext()
+        grad = torch.set_grad_enabled(mode == "train")
+        with capture_patches(), placed, Recorder(module, inputs) as recorder, grad:
+            outputs = module(*args, **kwargs)
+            held = list(tensors_in(_plain(outputs)).values())
+            if mode == "train":
+                loss, found = (subject.loss(outputs), True) if subject.loss else find_loss(outputs)
+                recorder.hold([*held, loss])
+                torch.autograd.backward(loss)
+            else:
+                recorder.hold(held)
+        return Recording(recorder.finish(), inputs, found)
+    except TorchperfError:
+        raise
+    except Exception as error:
+        raise _failed(subject, error) from error
+    finally:
+        for parameter in module.parameters():
+            parameter.grad = None
+        if was_enabled:
+            gc.enable()
+
+
+def _plain(outputs: Any) -> Any:
+    return outputs if isinstance(outputs, (Mapping, list, tuple, torch.Tensor)) else vars(outputs)
+
+
+def _failed(subject: Subject, error: Exception) -> TorchperfError:
+    """What to tell of an exception out of the model's own code."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
+    inside = [f for f in frames if not Path(f.filename).is_relative_to(Path(__file__).parent.parent)]
+    line = [("line", f"{Path(inside[-1].filename).name}:{inside[-1].lineno}: {inside[-1].line}")] if inside else []
+    if isinstance(error, NotImplementedError) or "data-dependent" in text or "meta tensor" in text.lower():
+        return TorchperfError(
+            f"`{subject.name}` needs the data of a tensor, which is not there",
+            facts=[*line, ("reason", f"{type(error).__name__}: {text}")],
+            hint="a shape or branch that depends on values (`nonzero`, boolean indexing, `.tolist()`) cannot be "
+            "captured: write it with fixed shapes, such as `torch.where`",
+        )
+    return TorchperfError(
+        f"`{subject.name}` failed in forward or backward",
+        facts=[*line, ("reason", f"{type(error).__name__}: {text}")],
+        hint="check the shapes of the inputs; `--debug` shows the traceback",
+    )

@@ -1,0 +1,137 @@
+"""Rows of norms, activations, embeddings, quantise and mixtures of experts -> the work that prices the same thing.
+
+Clocks: Vidur's and aiconfigurator's is the kernel's own. NeuSight's times one eager op from an idle device: the launch
+shows as long as it is longer than the kernel, and half of it always does:
+
+    clock = max(clock_floor, clock_floor / 2 + kernel)
+
+That is a constant of the clock, kept with the fit and no part of the price.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..graph.price import Price
+from ..graph.system import Accelerator
+from ..graph.work import Work
+from ..price.memory_bound import fit_of, price
+
+COLUMNS = ("source", "gpu", "op", "shape", "dtype", "measured_us")
+DTYPES = {"float32": ("fp32", 4), "float16": ("fp16", 2), "bfloat16": ("bf16", 2), "bfloat16->fp8": ("bf16", 2)}
+EAGER = "neusight"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """kernel: whose constants; moved: elements read and written for each of the shape; kind: of annotate; flops each."""
+
+    kernel: str
+    moved: float
+    kind: str = "pointwise"
+    flops: int = 1
+
+
+# silu_mul reads two halves and writes one, of the width in the shape; rope works in place; quantise writes half as wide
+OPS = {
+    "add": _Kind("elementwise", 3),
+    "mul": _Kind("elementwise", 3),
+    "relu": _Kind("elementwise", 2),
+    "gelu": _Kind("elementwise", 2, flops=10),
+    "tanh": _Kind("elementwise", 2, flops=10),
+    "silu_mul": _Kind("gated", 3, flops=6),
+    "rope": _Kind("rope", 2, flops=3),
+    "softmax": _Kind("rows", 2, "softmax", 5),
+    "layernorm": _Kind("rows", 2, "norm", 8),
+    "rmsnorm": _Kind("serving_rows", 2, "norm", 4),
+    "embedding": _Kind("gather", 2, "gather", 0),
+    "fp8_quantize_given_scale": _Kind("quantize", 1.5),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One measured row; `eager` where NeuSight's clock measured it."""
+
+    gpu: str
+    op: str
+    kernel: str
+    shape: tuple[int, ...]
+    work: Work
+    eager: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """One measured mixture of experts: two grouped products and an activation, on one rank.
+
+    tokens   in all; each goes to `topk` of `experts`, of which experts / ep lie here, inter / tp wide
+    skew     exponent of the power law of tokens over experts; 0 where they are balanced
+    """
+
+    gpu: str
+    dtype: str
+    tokens: int
+    hidden: int
+    inter: int
+    topk: int
+    experts: int
+    tp: int
+    ep: int
+    skew: float
+    seconds: float
+
+
+def case(row: Mapping[str, str]) -> Case | Experts | str:
+    """The case of a row of the file, or why it cannot be priced."""
+    missing = [name for name in COLUMNS if not row.get(name)]
+    if missing:
+        return "no " + ", ".join(f"`{name}`" for name in missing)
+    seconds = float(row["measured_us"]) * 1e-6
+    if row["op"] == "moe_ffn":
+        return _experts(row, seconds)
+    known = OPS.get(row["op"])
+    if known is None:
+        return f"no op `{row['op']}`"
+    if row["dtype"] not in DTYPES:
+        return f"no dtype `{row['dtype']}`"
+    dtype, element = DTYPES[row["dtype"]]
+    shape = tuple(int(size) for size in row["shape"].split("x"))
+    elements = prod(shape)
+    written = elements if known.kernel == "quantize" else elements * element
+    flops = known.flops * elements
+    work = Work(
+        known.kind, "vector", dtype, flops, flops, flops,
+        bytes_read=int(elements * element * known.moved) - written, bytes_written=written,
+    )  # fmt: skip
+    return Case(row["gpu"], row["op"], known.kernel, shape, work, row["source"].startswith(EAGER), seconds)
+
+
+def _experts(row: Mapping[str, str], seconds: float) -> Experts | str:
+    given = dict(part.split("=", 1) for part in row["shape"].split(";"))
+    law = re.fullmatch(r"power_law_([\d.]+)", given.get("dist", ""))
+    if not law and given.get("dist") != "balanced":
+        return f"no distribution `{given.get('dist', '')}`"
+    sizes = (int(given[name]) for name in ("tokens", "hidden", "inter", "topk", "experts", "tp", "ep"))
+    return Experts(row["gpu"], row["dtype"], *sizes, skew=float(law[1]) if law else 0.0, seconds=seconds)
+
+
+def on_clock(kernel: NDArray[np.float64], clock_floor: float) -> NDArray[np.float64]:
+    """What NeuSight's clock shows of a kernel's seconds."""
+    return np.maximum(clock_floor, clock_floor / 2 + kernel)
+
+
+def predict(row: Case, accelerator: Accelerator) -> tuple[Price, float]:
+    """Our price of a case, and the seconds that its clock would show."""
+    known = price(row.work, accelerator, row.kernel, resident=True)
+    if not row.eager:
+        return known, known.seconds
+    floor = fit_of(accelerator, row.kernel)["clock_floor_neusight"]
+    return known, float(on_clock(np.array([known.seconds]), floor)[0])
