@@ -48,7 +48,7 @@ CAPTURE = """
 import resource, time
 from torchperf import configs
 from torchperf.frontend import hf, load, store
-    from torchperf.frontend.run import record
+from torchperf.frontend.run import record
 from pathlib import Path
 import transformers.models.llama.modeling_llama
 name, file = {name!r}, {file!r}

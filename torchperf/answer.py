@@ -132,10 +132,10 @@ def verdict(margin: float) -> str:
 
 
 def answer(
-    graph: Graph, program: Graph, works: Works, prices: Prices, time: StepTime, top: Peak, device: Accelerator,
-    runtime: Runtime, num_gpus: int, precision_name: str, optimizer_name: str, recompute_how: str,
+    graph: Graph, program: Graph, works: Works, prices: Prices, time: StepTime, top: Peak, core: int,
+    device: Accelerator, runtime: Runtime, num_gpus: int, precision_name: str, optimizer_name: str, recompute_how: str,
 ) -> Estimate:  # fmt: skip
-    """The Estimate of a captured `graph` that ran as `program`."""
+    """The Estimate of a captured `graph` that ran as `program`; `core` are attention's non-causal FLOPs."""
     facts = graph.facts
     to = precision.precision(precision_name)
     peak_flops = device.peak_flops_per_s(device.matmul_engine(to.compute), to.compute)
@@ -144,7 +144,7 @@ def answer(
     noncausal = flops_of(program, works, lambda w: w.flops_noncausal)
     batch, seq = graph.size("batch") or 1, graph.size("seq") or 1
     tokens = batch * seq
-    mfu, hfu = conventions(program, works, flops, tokens, tokens / time.step if time.step else 0.0, peak_flops)
+    mfu, hfu = conventions(program, flops, core, tokens, tokens / time.step if time.step else 0.0, peak_flops)
     phases: dict[str, float] = {}
     for count, block, costs in zip(program.counts, program.blocks, prices, strict=True):
         phases[block.phase] = phases.get(block.phase, 0.0) + count * sum(p.seconds for p in costs)

@@ -7,7 +7,7 @@ from .graph.estimate import Mfu
 from .graph.graph import Capture
 from .graph.inspection import MfuReport
 from .hardware import load_accelerator, load_runtime
-from .pipeline import annotated, bound_graph, lower
+from .pipeline import annotated, attention_flops, bound_graph, lower
 from .rewrite.precision import precision as precision_of
 from .utilisation import PUBLISHED, active_parameters, conventions, flops_of
 
@@ -40,7 +40,7 @@ def mfu(
         if tokens is None or wall_s is None:
             raise TorchperfError("the run has no rate", hint="give `tokens_per_s_per_gpu`, or `tokens` and `wall_s`")
         rate = tokens / (wall_s * num_gpus)
-    embedding, dims, assumptions = 0, (), list[str]()
+    embedding, assumptions = 0, list[str]()
     if graph is not None:
         program = lower(graph, precision, None, "none", "auto", load_runtime("eager"))
         again = lower(graph, precision, None, "full", "auto", load_runtime("eager"))
@@ -48,8 +48,9 @@ def mfu(
         per_step = (graph.size("batch") or 1) * (length or 1)
         flops = flops_of(program, works, lambda w: w.flops)
         full = flops_of(again, works_again, lambda w: w.flops)
-        rows, _ = conventions(program, works, flops, per_step, rate, peak)
-        _, hardware = conventions(again, works_again, full, per_step, rate, peak)
+        core = attention_flops(graph)
+        rows, _ = conventions(program, flops, core, per_step, rate, peak)
+        _, hardware = conventions(again, full, core, per_step, rate, peak)
         hfu = tuple(Mfu(f"under full recompute, {row.convention}", row.flops_per_token, row.value) for row in hardware)
         active = active_parameters(program, per_step)
         embedding, parameters = active.embedding, active.total
@@ -68,6 +69,6 @@ def mfu(
     return MfuReport(
         model=name, gpu=device.name, num_gpus=num_gpus, precision=precision, parameters=parameters or 0,
         parameters_input_embedding=embedding, seq_len=length, tokens_per_s_per_gpu=rate, peak_flops_per_s=peak,
-        mfu=rows, hfu=hfu, dims=dims, tokens=tokens, wall_s=wall_s, price_per_gpu_hour=price_per_gpu_hour,
+        mfu=rows, hfu=hfu, tokens=tokens, wall_s=wall_s, price_per_gpu_hour=price_per_gpu_hour,
         goodput=goodput, assumptions=tuple(assumptions),
     )  # fmt: skip

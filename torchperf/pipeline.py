@@ -9,7 +9,7 @@ from .fuse import fuse
 from .graph.errors import TorchperfError
 from .graph.estimate import Estimate
 from .graph.graph import Capture, Graph
-from .graph.system import Runtime
+from .graph.system import Accelerator, Runtime
 from .graph.work import Works
 from .price import Pricer
 from .rewrite import attention, optimizer, precision, recompute
@@ -32,6 +32,7 @@ def estimate(
     """
     device = hardware.load_accelerator(gpu)
     runs_on = hardware.load_runtime(runtime)
+    _check_dtype(device, precision)
     graph = bound_graph(model, mode, micro_batch, seq_len, refresh)
     program = lower(graph, precision, optimizer, recompute, attention, runs_on)
     works = annotated(program)
@@ -45,7 +46,27 @@ def estimate(
     order = [segment.block for segment in program.segments]
     time = timeline.step_time([[p.seconds for p in row] for row in prices], order, runs_on.launch.value)
     peak = memory.peak(program, works)
-    return answer(graph, program, works, prices, time, peak, device, runs_on, num_gpus, precision, optimizer, recompute)
+    core = attention_flops(graph)
+    return answer(
+        graph, program, works, prices, time, peak, core, device, runs_on, num_gpus, precision, optimizer, recompute
+    )
+
+
+def attention_flops(graph: Graph) -> int:
+    """Non-causal FLOPs of attention in forward and backward, however the model wrote it: 12 L H D S a token."""
+    fused = attention.apply(graph, "flash")
+    return sum(
+        count * work.flops_noncausal
+        for count, row in zip(fused.counts, annotated(fused), strict=True)
+        for work in row
+        if work.kind == "attention"
+    )
+
+
+def _check_dtype(device: Accelerator, precision_name: str) -> None:
+    """Tell of a missing element type before a model is captured."""
+    compute = precision.precision(precision_name).compute
+    device.peak_flops_per_s(device.matmul_engine(compute), compute)
 
 
 def bound_graph(
@@ -53,9 +74,6 @@ def bound_graph(
 ) -> Graph:
     """The model's recorded program at the sizes asked for."""
     sizes = {name: size for name, size in (("batch", micro_batch), ("seq", seq_len)) if size is not None}
-    for name, flag in (("batch", "--micro-batch"), ("seq", "--seq-len")):
-        if sizes.get(name, 1) < 1:
-            raise TorchperfError(f"`{flag}` is {sizes[name]}: it must be at least 1")
     if isinstance(model, Capture):
         if model.facts.mode != mode:
             raise TorchperfError(f"the capture is of mode `{model.facts.mode}`", hint=f"capture it with mode `{mode}`")

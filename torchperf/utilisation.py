@@ -79,19 +79,13 @@ def _named(name: str, layer: str) -> str:
     return name.replace(f"{parent}.*", layer, 1) if layer and name.startswith(f"{parent}.*") else name
 
 
-def attention_flops(graph: Graph, works: Works) -> int:
-    """Non-causal attention FLOPs of the step: 12 L H D S a token under full attention."""
-    total = 0
-    for count, block, row in zip(graph.counts, graph.blocks, works, strict=True):
-        if block.phase in ("forward", "backward"):
-            total += count * sum(w.flops_noncausal for w in row if w.kind == "attention")
-    return total
-
-
 def conventions(
-    graph: Graph, works: Works, flops: Flops, tokens: int, tokens_per_s: float, peak_flops_per_s: float,
+    graph: Graph, flops: Flops, core: int, tokens: int, tokens_per_s: float, peak_flops_per_s: float,
 ) -> tuple[tuple[Mfu, ...], tuple[Mfu, ...]]:  # fmt: skip
-    """(MFU, HFU) rows of a run that does `tokens_per_s` on a device of `peak_flops_per_s`."""
+    """(MFU, HFU) rows of a run of `tokens_per_s` on a device of `peak_flops_per_s`.
+
+    core   non-causal FLOPs of attention in one step of `tokens` tokens
+    """
 
     def row(convention: str, per_token: float) -> Mfu:
         return Mfu(convention, per_token, per_token * tokens_per_s / peak_flops_per_s)
@@ -102,7 +96,7 @@ def conventions(
     if graph.facts.mode != "train" or frozen or graph.size("seq") is None:
         return (row(COUNTED, flops.model / tokens),), tuple(hfu)
     active = active_parameters(graph, tokens)
-    attention = attention_flops(graph, works) / tokens
+    attention = core / tokens
     n = active.total - active.idle
     mfu = (
         row(NONCAUSAL, 6 * (n - active.embedding) + attention),

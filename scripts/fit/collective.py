@@ -1,238 +1,34 @@
 """Constants of collectives from measured rows: one set per (interconnect, library, collective), ranks in the formula.
 
-The formula (torchperf/price/collective.py) is linear in its constants but for the thresholds of the protocols, which
-belong to the library and are the same on every link. So each set is a least absolute relative error under
-constants >= 0 and share <= 1. all_gather and reduce_scatter move the same bytes in the same steps: one set.
+all_gather and reduce_scatter move the same bytes in the same steps: one set. What each set is and how it is found:
+collective_sets.py. Errors are those of each row under constants that did not see its third of the rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from collective_sets import CUSTOM_BYTES, SWITCHED, Sets, custom, eager, nccl, network, pairs, traced
 
 from torchperf.graph.system import Fit, Interconnect
-from torchperf.price.collective import LEVELS, NVLS_RANKS, terms
-from torchperf.price.collective import seconds as price_seconds
-from torchperf.price.collective_fits import Constants
-from torchperf.price.topology import Network, bandwidth, traffic
 from torchperf.validate.collective_rows import Case, case, links_of, predict
 
-Array = NDArray[np.float64]
-Parameters = dict[str, float]
-Sets = dict[tuple[str, str], Parameters]  # (interconnect, "kind.library") -> constants
-
 FOLDS = 3
-# thresholds of NCCL, the same on every link. Ring and tree go from LL to LL128 to Simple (fitted once, on all NVLink
-# together); send/recv, of which an all_to_all consists, from LL to Simple per peer (NCCL_P2P_LL_THRESHOLD), and to
-# more channels (fitted once)
-_RING = {"switch_bytes": 16384.0, "power": 2.0, "simple_bytes": 3e6, "simple_power": 2.0}
-_PEER = {"switch_bytes": 16384.0, "per_peer": 1.0, "power": 1.5}
-PROTOCOL = {
-    "all_reduce": _RING,
-    "all_gather": _RING,
-    "reduce_scatter": _RING,
-    "all_to_all": {**_PEER, "simple_bytes": 8e6, "simple_power": 4.0},
-    "p2p": _PEER,
-}
-TERMS = {
-    **dict.fromkeys(
-        ("all_reduce", "all_gather", "reduce_scatter"), ("alpha", "hop", "share", "copy", "switch", "simple")
-    ),
-    "all_to_all": ("alpha", "hop", "share", "copy", "half", "switch", "simple"),
-}
-P2P_GRID = np.arange(0.5, 1.51, 0.1)  # what its protocol for large messages costs against its latency
-NVLS_BYTES = 4e7  # rows above it were reduced in the switch, where there is one that can
-TWO_SHOT_BYTES = 512 * 1024  # custom all_reduce of more than two ranks: above it in two steps
-SKEW_BYTES = 1e6  # below it ranks wait longer for each other than the bytes take
-CUSTOM_BYTES = 4e6  # rows above it were left to NCCL
+BIBLIOGRAPHY = {"aiconfigurator": "aiconfigurator", "vidur": "vidur", "NVIDIA/nccl-tests/issues/119": "ncclt119"}
 GROUPS = (("all_reduce",), ("all_gather", "reduce_scatter"), ("all_to_all",))
-SWITCHED = {"nvlink3": False, "nvlink4": True, "nvlink5": True}  # whether the switch adds up (NVLS)
 SAME_AS = {"nvlink5-nvl72": "nvlink5"}  # the same links under another host: one set, but for its launch
-CUSTOM_GRID = (np.arange(0.0, 0.11, 0.01), np.arange(0.2, 1.61, 0.1), np.arange(0.4, 0.91, 0.05))
-CONTENTION = tuple(np.arange(0.0, 3.01, 0.2))
 
 
 def fold(row: Case) -> int:
     """Which third a row falls in, by its collective, ranks and size: all links and libraries of one shape together."""
     digest = hashlib.sha256(f"{row.kind},{row.ranks},{row.nbytes}".encode()).hexdigest()
     return int(digest, 16) % FOLDS
-
-
-def least_absolute(features: Array, seconds: Array, at_least: Array | None = None) -> Array:
-    """c >= at_least that minimises sum |features c / seconds - 1|, by reweighted least squares."""
-    low = np.zeros(features.shape[1]) if at_least is None else at_least
-    a = features / seconds[:, None]
-    scale = np.maximum(a.max(axis=0), 1e-30)
-    a, rest = a / scale, 1 - (features @ low) / seconds
-    weight, c = np.ones(len(seconds)), np.zeros(a.shape[1])
-    for _ in range(20):
-        c = _non_negative(a.T @ (a * weight[:, None]), a.T @ (weight * rest))
-        weight = 1 / np.maximum(np.abs(a @ c - rest), 0.02)
-    return np.asarray(low + c / scale)
-
-
-def _non_negative(gram: Array, right: Array) -> Array:
-    """min c'Gc/2 - r'c with c >= 0: the best of all subsets of the few constants that may be above zero."""
-    size = len(right)
-    inner = gram + 1e-10 * np.eye(size)
-    best, least = np.linalg.solve(inner, right), 0.0
-    if (best >= 0).all():
-        return np.asarray(best)
-    best = np.zeros(size)
-    for number in range(1, size):
-        for kept in itertools.combinations(range(size), number):
-            c = np.linalg.solve(inner[np.ix_(kept, kept)], right[list(kept)])
-            value = -0.5 * float(right[list(kept)] @ c)
-            if value < least and (c >= 0).all():
-                best, least = np.zeros(size), value
-                best[list(kept)] = c
-    return best
-
-
-def _columns(rows: Sequence[Case]) -> tuple[Array, Array, Array]:
-    sizes = np.array([row.nbytes for row in rows], float)
-    return sizes, np.array([row.inside for row in rows], float), np.array([row.seconds for row in rows])
-
-
-def _features(kind: str, rows: Sequence[Case], rate: Array, contention: float = 0.0) -> tuple[tuple[str, ...], Array]:
-    """Names and columns of the linear constants: of `share` and `copy` the inverse."""
-    sizes, ranks, _ = _columns(rows)
-    sent, base = traffic(kind, sizes, ranks), {**PROTOCOL[kind], "contention": contention}
-    columns = []
-    for name in TERMS[kind]:
-        parts = terms(Constants(**{**base, "share": 1.0, name: 1.0}), sizes, ranks, sent, rate)
-        wire = parts.pop("wire")
-        columns.append(wire if name == "share" else np.asarray(sum(parts.values())))
-    return TERMS[kind], np.stack(columns, axis=1)
-
-
-def _solved(names: Sequence[str], features: Array, seconds: Array) -> Parameters:
-    low = np.array([1.0 if name == "share" else 0.0 for name in names])
-    c = dict(zip(names, map(float, least_absolute(features, seconds, low)), strict=True))
-    for name in ("share", "copy"):
-        if c.get(name):
-            c[name] = 1 / c[name]
-    return {name: value for name, value in c.items() if value > 0}
-
-
-def nccl(kind: str, rows: Sequence[Case], link: Interconnect, other: Sequence[bool]) -> tuple[Parameters, float]:
-    """Constants of one link, and the launch that rows marked `other` (another host) cost beside it."""
-    in_switch = [SWITCHED.get(link.name, False) and kind == "all_reduce" and row.inside >= NVLS_RANKS for row in rows]
-    in_switch = [mark and row.nbytes > NVLS_BYTES for mark, row in zip(in_switch, rows, strict=True)]
-    ring = [row for row, mark in zip(rows, in_switch, strict=True) if not mark]
-    marks = np.array([float(o) for o, mark in zip(other, in_switch, strict=True) if not mark])
-    sizes, ranks, seconds = _columns(ring)
-    best: tuple[float, Parameters] | None = None
-    for contention in CONTENTION if link.name.startswith("pcie") else (0.0,):
-        names, features = _features(kind, ring, bandwidth(kind, ranks, link), contention)
-        if marks.any():
-            names, features = (*names, "launch"), np.column_stack([features, marks])
-        found = _solved(names, features, seconds)
-        back = np.array([(1 / found[n] if n in ("share", "copy") else found[n]) if n in found else 0.0 for n in names])
-        error = float(np.abs(features @ back / seconds - 1).mean())
-        if best is None or error < best[0]:
-            best = error, found | ({"contention": float(contention)} if contention else {})
-    assert best is not None
-    found = best[1] | PROTOCOL.get(kind, {})
-    launch = found.pop("launch", 0.0)
-    nvls = [row for row, mark in zip(rows, in_switch, strict=True) if mark]
-    if len(nvls) >= 2:
-        sizes, ranks, seconds = _columns(nvls)
-        sent = traffic(kind, sizes, ranks, "nvls") / link.bandwidth.value
-        hop, inverse = least_absolute(np.stack([ranks, sent], axis=1), seconds, np.array([0.0, 1.0]))
-        found |= {"nvls_hop": float(hop), "nvls_share": float(1 / inverse)}
-    return found, launch
-
-
-def custom(sets: Mapping[tuple[str, str], Sequence[Case]], links: Mapping[str, Interconnect]) -> Sets:
-    """The libraries' own all_reduce, from the rows they did not leave to NCCL.
-
-    Few rows a set: what a further rank and the second step cost against the first, and the share, are one for all.
-    """
-    best: tuple[float, Sets] | None = None
-    for hop, barrier, share in itertools.product(*CUSTOM_GRID):
-        error, found = 0.0, Sets()
-        for (name, library), rows in sets.items():
-            sizes, ranks, seconds = _columns(rows)
-            rate = bandwidth("all_reduce", ranks, links[name])
-            steps, sent = 1 + hop * (ranks - 1), traffic("all_reduce", sizes, ranks, "one_shot")
-            two = (ranks > 2) & (sizes > TWO_SHOT_BYTES)
-            sent = np.where(two, traffic("all_reduce", sizes, ranks, "two_shot"), sent)
-            left = np.maximum(seconds - sent / (share * rate), 0.1 * seconds)
-            alpha = float(np.median(left / (steps + barrier * two)))
-            error += float(np.abs((alpha * (steps + barrier * two) + sent / (share * rate)) / seconds - 1).sum())
-            one = {"alpha": alpha, "hop": alpha * hop, "barrier": alpha * barrier, "share": share}
-            found[name, f"all_reduce.{library}"] = one
-        if best is None or error < best[0]:
-            best = error, found
-    assert best is not None
-    return best[1]
-
-
-def eager(rows: Sequence[Case], graph: Parameters, kernel: Callable[[Case], float]) -> Parameters:
-    """The same kernel issued by the host: its floor, and the copy into the library's buffer."""
-    small = [row.seconds for row in rows if row.nbytes < CUSTOM_BYTES]
-    stage = [(row.seconds - kernel(row)) / row.nbytes for row in rows if row.nbytes > CUSTOM_BYTES]
-    return graph | {"host": float(np.median(small)), "stage": max(0.0, float(np.median(stage))) if stage else 0.0}
-
-
-def traced(rows: Sequence[Case], base: Parameters, link: Interconnect) -> Parameters:
-    """NCCL's kernel time: ranks wait for each other in it, a floor; its bytes at a pace of its own against nccl-tests."""
-    sizes, ranks, seconds = _columns(rows)
-    base = {name: value for name, value in base.items() if name != "contention"}
-    small, large = sizes < SKEW_BYTES, sizes > CUSTOM_BYTES
-    wait = float(np.median(seconds[small])) if small.any() else 0.0
-    pace = 1.0
-    if large.any():
-        rate = bandwidth("all_reduce", ranks, link)
-        expected = price_seconds(Constants(**base), "all_reduce", sizes, ranks, rate)
-        pace = float(np.median((seconds / expected)[large]))
-    slower = {name: pace for name in ("alpha", "hop", "half", "switch", "simple", "nvls_hop")}
-    slower |= {name: 1 / pace for name in ("share", "copy", "nvls_share")}
-    kept = {name: value * slower.get(name, 1.0) for name, value in base.items()}
-    return kept | {name: min(1.0, kept[name]) for name in ("share", "nvls_share") if name in kept} | {"host": wait}
-
-
-def pairs(rows: Mapping[str, Sequence[Case]], links: Mapping[str, Interconnect]) -> Sets:
-    """send/recv inside a node: latency and share of each link, the cost of its protocol one ratio for all."""
-    best: tuple[float, Sets] | None = None
-    for ratio in P2P_GRID:
-        error, found = 0.0, Sets()
-        for name, own in rows.items():
-            sizes, ranks, seconds = _columns(own)
-            one = Constants(alpha=1.0, switch=float(ratio), **_PEER)
-            parts = terms(one, sizes, ranks, sizes, bandwidth("p2p", ranks, links[name]))
-            features = np.stack([parts["latency"] + parts["protocol"], parts["wire"]], axis=1)
-            alpha, inverse = least_absolute(features, seconds, np.array([0.0, 1.0]))
-            error += float(np.abs(features @ np.array([alpha, inverse]) / seconds - 1).sum())
-            constants = {"alpha": float(alpha), "share": float(1 / inverse), "switch": float(alpha * ratio)}
-            found[name, "p2p.nccl_kernel"] = constants | _PEER
-        if best is None or error < best[0]:
-            best = error, found
-    return best[1] if best else {}
-
-
-def network(kind: str, rows: Sequence[Case], outside: Interconnect, inner: Callable[[Case], float]) -> Parameters:
-    """Constants of the level between nodes, once what `inner` says happens inside a node is taken off."""
-    sizes, _, seconds = _columns(rows)
-    inside = np.array([inner(row) for row in rows])
-    left = np.maximum(seconds**LEVELS - inside**LEVELS, (0.5 * seconds) ** LEVELS) ** (1 / LEVELS)
-    sent, rate = [], []
-    for row in rows:
-        senders = 1 if row.kind == "p2p" else row.inside
-        net = Network(row.nodes, row.inside, outside.bandwidth.value, min(row.ports, senders))
-        sent.append(net.traffic(kind, row.nbytes))
-        rate.append(net.bandwidth)
-    columns = [np.ones_like(sizes), np.array(sent) / np.array(rate), np.sqrt(sizes)][: 3 if len(rows) >= 10 else 2]
-    c = least_absolute(np.stack(columns, axis=1), left, np.array([0.0, 1.0, 0.0][: len(columns)]))
-    found = {"alpha": float(c[0]), "share": float(1 / c[1])}
-    return found | ({"half": float(c[2])} if len(c) > 2 and c[2] > 0 else {})
 
 
 def constants(rows: Sequence[Case], links: Mapping[str, Interconnect]) -> Sets:
@@ -270,7 +66,8 @@ def constants(rows: Sequence[Case], links: Mapping[str, Interconnect]) -> Sets:
         sets[name, "all_reduce.vllm_eager"] = eager(own, graph, _as("vllm_graph", given))
     for name in sorted({row.link for row in rows}):
         own = of(name, "nccl_kernel", ("all_reduce",))
-        base = sets.get((name, "all_reduce.nccl")) or sets.get((BASES.get(name, ""), "all_reduce.nccl"))
+        owners = (name, *links[name].fits_from)
+        base = next((sets[o, "all_reduce.nccl"] for o in owners if (o, "all_reduce.nccl") in sets), None)
         if len(own) >= 3 and base:
             sets[name, "all_reduce.nccl_kernel"] = traced(own, base, links[name])
     messages = {name: of(name, "nccl_kernel", ("p2p",)) for name in sorted({row.link for row in rows})}
@@ -285,9 +82,6 @@ def constants(rows: Sequence[Case], links: Mapping[str, Interconnect]) -> Sets:
     return sets
 
 
-BASES = {"nvlink3-bridge": "nvlink3", "nvlink4-bridge": "nvlink4", "pcie5": "pcie4"}
-
-
 def _as(library: str, links: Mapping[str, Interconnect]) -> Callable[[Case], float]:
     return lambda row: predict(replace(row, library=library), links).seconds
 
@@ -300,11 +94,15 @@ def _inner(links: Mapping[str, Interconnect]) -> Callable[[Case], float]:
 
 
 def applied(links: Mapping[str, Interconnect], sets: Sets) -> dict[str, Interconnect]:
-    """The links with these sets as their fits, and none of their own."""
-    fits: dict[str, list[Fit]] = {name: [] for name in links}
-    for (name, key), found in sets.items():
-        fits[name].append(Fit(f"collective.{key}", tuple(found.items()), "", "", 0.0, 0.0, "aiconfigurator"))
-    return {name: replace(link, fits=tuple(fits[name])) for name, link in links.items()}
+    """The links with these sets as their fits: their own, then those of the links they name in `fits_from`."""
+    fits: dict[str, dict[str, Fit]] = {name: {} for name in links}
+    for name, link in links.items():
+        for owner in (name, *link.fits_from):
+            for (other, key), found in sets.items():
+                if other == owner:
+                    one = Fit(f"collective.{key}", tuple(found.items()), "", "", 0.0, 0.0, "aiconfigurator")
+                    fits[name].setdefault(key, one)
+    return {name: replace(link, fits=tuple(fits[name].values())) for name, link in links.items()}
 
 
 def cross_validated(rows: Sequence[Case], links: Mapping[str, Interconnect]) -> list[float]:
@@ -331,15 +129,28 @@ def fit(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[str, dict[str, Any]
             if row.kind == kind and row.library == library and name == (row.outside or row.link)
         ]  # fmt: skip
         sizes, ranks = [row.nbytes for row, _ in own], [row.ranks for row, _ in own]
+        sources = Counter(row.source for row, _ in own)
         median, p90 = np.quantile([error for _, error in own], [0.5, 0.9])
         tables.setdefault(name, {})[key] = {
-            "parameters": {constant: float(f"{value:.4g}") for constant, value in found.items()},
-            "rows": f"{len(own)} rows of "
-            + ("Vidur 7d475133" if library == "nccl_kernel" else "aiconfigurator 095f58a5"),
+            "parameters": {name: float(f"{value:.5g}") for name, value in found.items()},
+            "rows": f"{len(own)} rows of {sources.most_common(1)[0][0]}{_beside(name, kind, library, sources)}",
             "range": f"{min(ranks)} to {max(ranks)} ranks, {min(sizes)} to {max(sizes)} B",
             "median_error": round(float(median), 4),
             "p90_error": round(float(p90), 4),
-            "source": "vidur" if library == "nccl_kernel" else "aiconfigurator",
+            "source": BIBLIOGRAPHY[sources.most_common(1)[0][0].split()[0]],
             "basis": "fitted",
         }
     return tables
+
+
+def _beside(name: str, kind: str, library: str, sources: Mapping[str, int]) -> str:
+    """What the count of a set's own rows leaves out: other sources, and rows it was fitted together with."""
+    others = sorted(sources, key=lambda source: -sources[source])[1:]
+    text = f" and {', '.join(others)}" if others else ""
+    together = [other for group in GROUPS if kind in group and library == "nccl" for other in group if other != kind]
+    together += [
+        link for pair in SAME_AS.items() if name in pair and library == "nccl" for link in pair if link != name
+    ]
+    if library in ("vllm_graph", "trtllm"):
+        together = ["the libraries' own kernels on the other links"]
+    return text + (f", fitted with {' and '.join(together)}" if together else "")

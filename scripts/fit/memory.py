@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from simplex import FOLDS, Array, Parameters, fit as refine, third
+from simplex import FOLDS, Array, Parameters, third
+from simplex import fit as refine
 
 from torchperf.graph.system import Accelerator
 from torchperf.hardware import load_accelerator
@@ -58,6 +59,11 @@ class Rows:
         """Measured times."""
         return np.array([c.seconds for c in self.cases])
 
+    def refined(self, kernel: str, start: Parameters, fixed: Parameters) -> Parameters:
+        """All constants, those of `start` refined and those of `fixed` as they are."""
+        found, _ = refine(lambda c: self.seconds({**c, **fixed}, kernel), self.measured, start, MOST, LEAST)
+        return {**found, **fixed}
+
     def kinds(self) -> list[str]:
         """The kinds of kernel among them, those with the most rows first."""
         names = [c.kernel for c in self.cases]
@@ -96,19 +102,16 @@ def sets_of(rows: Rows) -> Sets:
     clock = CLOCK_FLOOR
     for kernel in rows.kinds():
         own = rows.of(kernel)
-        start = {"e_m": START[kernel]}
-        fixed: Parameters = {}
-        if rows.eager:
+        start, fixed = {"e_m": START[kernel], "l2_ratio": L2_RATIO}, {}
+        if not rows.eager:
+            start["floor"] = FLOOR
+        elif kernel == "elementwise":
+            start["clock_floor_neusight"] = clock
             fixed = {"floor": rows.accelerator.kernel_floor.value}
-            start |= {"l2_ratio": L2_RATIO} if kernel == "elementwise" else {}
-            fixed |= {} if kernel == "elementwise" else {"l2_ratio": 1.0, "clock_floor_neusight": clock}
-            start |= {"clock_floor_neusight": clock} if kernel == "elementwise" else {}
         else:
-            start |= {"floor": FLOOR, "l2_ratio": L2_RATIO}
-        found, _ = refine(
-            lambda c, f=fixed, o=own, k=kernel: o.seconds({**c, **f}, k), own.measured, start, MOST, LEAST
-        )  # type: ignore[misc]
-        sets[kernel] = {**found, **fixed}
+            del start["l2_ratio"]
+            fixed = {"floor": rows.accelerator.kernel_floor.value, "l2_ratio": 1.0, "clock_floor_neusight": clock}
+        sets[kernel] = own.refined(kernel, start, fixed)
         clock = sets[kernel].get("clock_floor_neusight", clock)
     return sets
 
@@ -122,13 +125,10 @@ def held_out(devices: Sequence[Rows]) -> dict[tuple[str, str], list[tuple[Case, 
             for kernel in rows.kinds():
                 test = rows.part(k, inside=True).of(kernel)
                 if test.cases:
-                    error = (
-                        test.seconds(sets[kernel] if kernel in sets else _start(rows, kernel), kernel) / test.measured
-                        - 1
-                    )
-                    errors.setdefault((rows.accelerator.name, kernel), []).extend(
-                        zip(test.cases, error.tolist(), strict=True)
-                    )
+                    constants = sets.get(kernel) or _start(rows, kernel)
+                    error = test.seconds(constants, kernel) / test.measured - 1
+                    pairs = zip(test.cases, error.tolist(), strict=True)
+                    errors.setdefault((rows.accelerator.name, kernel), []).extend(pairs)
     return errors
 
 
@@ -138,17 +138,39 @@ def _start(rows: Rows, kernel: str) -> Parameters:
 
 
 def fit(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """{accelerator: {key: table of its fit}} from the rows of a file in the shared format."""
-    devices = read(rows)
+    """{accelerator: {key: table of its fit}}; a kind without rows on a device is carried over from the others."""
+    devices = [device for device in read(rows) if device.cases]
     errors = held_out(devices)
-    return {
-        device.accelerator.name: {
-            kernel: _table(device.of(kernel), constants, errors[device.accelerator.name, kernel])
-            for kernel, constants in sets_of(device).items()
-        }
-        for device in devices
-        if device.cases
-    }
+    sets = {device.accelerator.name: sets_of(device) for device in devices}
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for device in devices:
+        name = device.accelerator.name
+        tables = {kind: _table(device.of(kind), known, errors[name, kind]) for kind, known in sets[name].items()}
+        missing = [kind for kind in START if kind not in tables]
+        found[name] = tables | {kind: _carried(kind, device.accelerator, devices, sets) for kind in missing}
+    return found
+
+
+def _from_others(kind: str, to: Accelerator, sets: Mapping[str, Sets]) -> Parameters:
+    """The median of the other devices' constants of that kind, over the device's own floor."""
+    others = [own[kind] for name, own in sets.items() if name != to.name and kind in own]
+    shares = {name: float(np.median([c[name] for c in others])) for name in ("e_m", "l2_ratio")}
+    return {"floor": to.kernel_floor.value, **shares}
+
+
+def _carried(kind: str, to: Accelerator, devices: Sequence[Rows], sets: Mapping[str, Sets]) -> dict[str, Any]:
+    """Table of a kind that `to` has no rows of; its error is that of the same step on the devices that have some."""
+    errors: list[tuple[Case, float]] = []
+    for device in devices:
+        own = device.of(kind)
+        if own.cases and len([name for name in sets if kind in sets[name]]) > 1:
+            constants = {**sets[device.accelerator.name][kind], **_from_others(kind, device.accelerator, sets)}
+            error = own.seconds(constants, kind) / own.measured - 1
+            errors += zip(own.cases, error.tolist(), strict=True)
+    table = _table(Rows(to, tuple(case for case, _ in errors)), _from_others(kind, to, sets), errors)
+    names = ", ".join(name for name in sets if kind in sets[name])
+    rows = f"none of this device: median of {names}; errors are of one of them from the others"
+    return {**table, "rows": rows, "basis": "assumed"}
 
 
 def _table(rows: Rows, constants: Parameters, errors: Sequence[tuple[Case, float]]) -> dict[str, Any]:

@@ -89,9 +89,7 @@ def make() -> Callable[..., Op]:
     A shape may carry its own dtype, `("i64", 2, 3)`; a list of shapes is a list argument.
     """
 
-    def build(
-        name: str, operands: dict[str, Any], outputs: list[Any], dtype: str = "bf16", **attrs: Any
-    ) -> Op:
+    def build(name: str, operands: dict[str, Any], outputs: list[Any], dtype: str = "bf16", **attrs: Any) -> Op:
         count = 0
 
         def value(shape: Any) -> Value:

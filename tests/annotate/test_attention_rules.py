@@ -21,9 +21,7 @@ Record = Callable[[Callable[[], Any]], list[Op]]
 aten = torch.ops.aten
 
 
-def slow_visible(
-    q: int, k: int, causal: bool, window: int | None, chunk: int | None
-) -> list[tuple[int, int]]:
+def slow_visible(q: int, k: int, causal: bool, window: int | None, chunk: int | None) -> list[tuple[int, int]]:
     """The definition: query i stands at i + k - q."""
     seen = []
     for i, j in product(range(q), range(k)):
@@ -143,9 +141,9 @@ def meta(*shape: int) -> torch.Tensor:
 
 KERNELS: dict[str, Callable[..., torch.Tensor]] = {
     "flash": lambda q, k, v, causal: aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[0],
-    "efficient": lambda q, k, v, causal: aten._scaled_dot_product_efficient_attention(
-        q, k, v, None, True, 0.0, causal
-    )[0],
+    "efficient": lambda q, k, v, causal: aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, causal)[
+        0
+    ],
     "cpu": lambda q, k, v, causal: aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)[0],
 }
 
@@ -169,11 +167,7 @@ def test_agrees_with_the_flop_counter(kernel: str, record: Record) -> None:
     """Its backward counts the repeated Q K^T."""
     with FlopCounterMode(display=False) as counter:
         ops = record(
-            lambda: (
-                KERNELS[kernel](meta(2, 4, 32, 16), meta(2, 4, 48, 16), meta(2, 4, 48, 16), False)
-                .sum()
-                .backward()
-            )
+            lambda: KERNELS[kernel](meta(2, 4, 32, 16), meta(2, 4, 48, 16), meta(2, 4, 48, 16), False).sum().backward()
         )
     assert sum(w.flops_executed for w in map(work, ops) if w.kind == "attention") == counter.get_total_flops()
 
@@ -206,10 +200,7 @@ def test_layouts_with_the_sequence_first(make: Make) -> None:
     out = [(2, 64, 8, 16)]
     expected = 2 * 2 * 8 * (64 * 65 // 2) * 32
     assert work(make("aten._flash_attention_forward.default", dense, out, is_causal=True)).flops == expected
-    assert (
-        work(make("aten._efficient_attention_forward.default", dense, out, custom_mask_type=1)).flops
-        == expected
-    )
+    assert work(make("aten._efficient_attention_forward.default", dense, out, custom_mask_type=1)).flops == expected
     packed = {name: (192, *shape[2:]) for name, shape in dense.items()} | {"cum_seq_q": ("i32", 4)}
     op = make("aten._flash_attention_forward.default", packed, [(192, 8, 16)], is_causal=True)
     assert work(op).flops == 3 * expected // 2

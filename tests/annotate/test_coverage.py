@@ -63,9 +63,7 @@ def fused_attention(monkeypatch: pytest.MonkeyPatch) -> None:
             key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
         if attn_mask is not None:
             if attn_mask.dtype == torch.bool:
-                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
-                    ~attn_mask, -torch.inf
-                )
+                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, -torch.inf)
             attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
         efficient = torch.ops.aten._scaled_dot_product_efficient_attention
         return efficient(query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
@@ -138,9 +136,7 @@ EXPERTS = {"head_dim": 16, "moe_intermediate_size": 32, "num_experts": 8, "num_e
 @pytest.mark.parametrize(
     ("name", "config", "flops"), [("llama", SMALL, 6_291_456), ("qwen3_moe", {**SMALL, **EXPERTS}, 4_784_128)]
 )
-def test_forward_flops(
-    name: str, config: dict[str, Any], flops: int, record: Callable[..., list[Op]]
-) -> None:
+def test_forward_flops(name: str, config: dict[str, Any], flops: int, record: Callable[..., list[Op]]) -> None:
     """O03, O02: projections, attention without the triangle, router, active experts and head."""
     model = hf(name, "AutoModelForCausalLM", **config)
     ids = torch.zeros(1, 32, dtype=torch.long, device="meta")
@@ -237,9 +233,7 @@ ACTIVATIONS: list[Callable[[torch.Tensor], torch.Tensor]] = [
 ]  # fmt: skip
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "activations": lambda x: torch.stack([f(x) for f in ACTIVATIONS]),
-    "norms": lambda x: (
-        F.layer_norm(x, (8,)) + F.rms_norm(x, (8,), X[0]) + F.normalize(x) + x.norm() + x.std()
-    ),
+    "norms": lambda x: F.layer_norm(x, (8,)) + F.rms_norm(x, (8,), X[0]) + F.normalize(x) + x.norm() + x.std(),
     "selection": lambda x: x.sort()[0] + x.topk(8)[0] + x.max(1, keepdim=True)[0] + x.roll(1) + x.flip(0),
     "indexing": lambda x: x.index_add(0, X[:2, 0].long(), X[:2]) + x.gather(1, X.long()) + x[X[:, 0].long()],
     "images": lambda x: F.interpolate(F.pad(x[None], (1, 1), mode="reflect"), scale_factor=2, mode="linear"),
@@ -258,9 +252,7 @@ def test_functions(name: str, record: Callable[..., list[Op]]) -> None:
 
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adafactor])
-def test_optimizers_as_torch_runs_them(
-    optimizer: Any, foreach: bool, record: Callable[..., list[Op]]
-) -> None:
+def test_optimizers_as_torch_runs_them(optimizer: Any, foreach: bool, record: Callable[..., list[Op]]) -> None:
     with torch.device("meta"):
         model = nn.Linear(8, 8)
 

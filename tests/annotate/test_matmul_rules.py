@@ -204,9 +204,7 @@ STEPS: list[Callable[[], Any]] = [
     lambda: torch.baddbmm(meta(2, 5, 3), meta(2, 5, 7), meta(2, 7, 3)),
     lambda: torch.matmul(meta(2, 1, 5, 7), meta(3, 7, 3)),
     lambda: torch.einsum("bqhd,bkhd->bhqk", meta(2, 5, 3, 4), meta(2, 6, 3, 4)),
-    lambda: (
-        nn.functional.linear(meta(2, 5, 7).requires_grad_(), meta(3, 7).requires_grad_()).sum().backward()
-    ),
+    lambda: nn.functional.linear(meta(2, 5, 7).requires_grad_(), meta(3, 7).requires_grad_()).sum().backward(),
 ]
 
 

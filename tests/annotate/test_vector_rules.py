@@ -102,9 +102,7 @@ def test_solves(name: str, operands: dict[str, Any], flops: int, make: Make) -> 
 
 
 def test_rows_and_width(make: Make) -> None:
-    norm = work(
-        make("aten.native_layer_norm.default", {"input": (2, 4, 8)}, [(2, 4, 8)], normalized_shape=(8,))
-    )
+    norm = work(make("aten.native_layer_norm.default", {"input": (2, 4, 8)}, [(2, 4, 8)], normalized_shape=(8,)))
     assert norm.dims == (("rows", 8), ("width", 8))
     softmax = work(make("aten._softmax.default", {"self": (2, 4, 8)}, [(2, 4, 8)], dim=1))
     assert softmax.dims == (("rows", 16), ("width", 4))

@@ -41,8 +41,6 @@ def flops() -> Callable[..., Flops]:
 
     def count(model: Any, inputs: Any = None, *, seq_len: int | None = None, **how: Any) -> Flops:
         capture = torchperf.capture(model, inputs, micro_batch=how.pop("micro_batch", None), seq_len=seq_len)
-        return torchperf.estimate(
-            capture, gpu="h100-sxm-80gb", seq_len=seq_len, strict=True, **how
-        ).flops_noncausal
+        return torchperf.estimate(capture, gpu="h100-sxm-80gb", seq_len=seq_len, strict=True, **how).flops_noncausal
 
     return count

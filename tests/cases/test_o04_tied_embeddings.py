@@ -42,9 +42,7 @@ def test_o04(captured, untied: Capture) -> None:
 
 def test_o04_the_embedding_of_the_formula(measured, row) -> None:
     """6 N without the input embedding takes nothing away where the head reads that matrix too."""
-    answer = measured(
-        "llama-3.2-1b", "--gpu", "h100-sxm-80gb", "--seq-len", 4096, "--tokens-per-s-per-gpu", 1000
-    )
+    answer = measured("llama-3.2-1b", "--gpu", "h100-sxm-80gb", "--seq-len", 4096, "--tokens-per-s-per-gpu", 1000)
     assert answer["parameters_input_embedding"] == 0
     bare, with_embedding = row(answer, "non-causal, without"), row(answer, "non-causal, with input")
     assert bare["flops_per_token"] == with_embedding["flops_per_token"]

@@ -16,9 +16,7 @@ PER_TOKEN = {
 
 
 def test_o07_flops_per_token(measured, row) -> None:
-    answer = measured(
-        "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--seq-len", 8192, "--tokens-per-s-per-gpu", 14451
-    )
+    answer = measured("llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--seq-len", 8192, "--tokens-per-s-per-gpu", 14451)
     assert answer["parameters"] == 8_030_261_248
     for convention, flops in PER_TOKEN.items():
         assert row(answer, convention)["flops_per_token"] == pytest.approx(flops, rel=5e-4)
@@ -26,9 +24,7 @@ def test_o07_flops_per_token(measured, row) -> None:
 
 
 def test_o07_a100(measured, row) -> None:
-    answer = measured(
-        "llama-3.1-8b", "--gpu", "a100-sxm-80gb", "--seq-len", 8192, "--tokens-per-s-per-gpu", 2904
-    )
+    answer = measured("llama-3.1-8b", "--gpu", "a100-sxm-80gb", "--seq-len", 8192, "--tokens-per-s-per-gpu", 2904)
     assert row(answer, "non-causal, with input embedding")["value"] == pytest.approx(0.568, abs=5e-4)
     assert row(answer, "non-causal, without input embedding")["value"] == pytest.approx(0.539, abs=5e-4)
 

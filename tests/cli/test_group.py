@@ -57,9 +57,7 @@ def test_importing_the_command_line_imports_no_command_and_nothing_heavy() -> No
         assert CliRunner().invoke(torchperf.cli.main, ["models"]).exit_code == 0
         print(sorted((heavy | commands) & set(sys.modules)))
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n['tabulate', 'torchperf.cli.models']\n"
 
 

@@ -15,7 +15,8 @@ def test_a_rate_and_tokens(run, pipeline) -> None:
     assert result.exit_code == 0
     assert result.stdout.startswith("tiny on 1 x t4: fp16-mixed, seq 128\n256 tokens/s per GPU\n")
     asked = {
-        "parameters": None, "flops_per_token": None, "gpu": "h100", "num_gpus": 64, "seq_len": 8192, "precision": "bf16-mixed",
+        "parameters": None, "flops_per_token": None, "gpu": "h100", "num_gpus": 64, "seq_len": 8192,
+        "precision": "bf16-mixed",
         "tokens_per_s_per_gpu": 6667.0, "tokens": 10**12, "global_batch": None, "steps": None, "wall_s": None,
         "price_per_gpu_hour": 2.69, "goodput": 0.9, "refresh": False,
     }  # fmt: skip
@@ -48,7 +49,10 @@ RATE = ("--tokens-per-s-per-gpu", "9600")
     ("args", "message"),
     [
         ((), "give MODEL, or `--parameters`, or `--flops-per-token`, and not more than one"),
-        (("tiny", "--parameters", "7e9", *RATE), "give MODEL, or `--parameters`, or `--flops-per-token`, and not more than one"),
+        (
+            ("tiny", "--parameters", "7e9", *RATE),
+            "give MODEL, or `--parameters`, or `--flops-per-token`, and not more than one",
+        ),
         (("tiny",), "give the run: `--tokens-per-s-per-gpu`, or `--tokens` and `--wall-s`"),
         (("tiny", "--tokens", "1e9"), "give the run: `--tokens-per-s-per-gpu`, or `--tokens` and `--wall-s`"),
         (("tiny", *RATE, "--wall-s", "5", "--tokens", "9"), "give `--tokens-per-s-per-gpu` or `--wall-s`"),

@@ -74,9 +74,7 @@ def test_inspect(run, pipeline) -> None:
 
 
 def test_inspect_refuses_a_depth_of_zero(run, pipeline) -> None:
-    assert run("inspect", "tiny", "--depth", "0").stderr.startswith(
-        "error: `--depth` is `0`: it must be at least 1"
-    )
+    assert run("inspect", "tiny", "--depth", "0").stderr.startswith("error: `--depth` is `0`: it must be at least 1")
 
 
 def test_hardware_list(run) -> None:

@@ -34,9 +34,7 @@ DAMAGE: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_captured_again(
-    command, file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
+def test_captured_again(command, file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     monkeypatch.setenv("TORCHPERF_CACHE", str(tmp_path / "cache"))
     asked = ("estimate", file("model.py", MODEL), "--gpu", "h100-sxm-80gb", "--json", "-")
     fresh = command(*asked)

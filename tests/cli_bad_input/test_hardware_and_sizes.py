@@ -11,7 +11,7 @@ import pytest
     ("gpu", "nearest"),
     [
         ("h100-sxm-80g", "`h100-sxm-80gb`"),
-        ("b300", "`b200-sxm-180gb`"),
+        ("b301", "`b300-sxm`"),
         ("A100-SXM-80", "`a100-sxm-80gb`"),
         ("gb201", "`gb200`"),
     ],

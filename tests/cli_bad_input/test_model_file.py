@@ -75,23 +75,23 @@ FILES = {
     # the model runs, and fails
     "inputs of wrong shape": (
         NET + "def get_inputs():\n    return torch.empty(4, 17)\n",
-        "`Net` failed in forward",
+        "`model` failed in forward or backward",
         "RuntimeError",
     ),
     "too many inputs": (
         NET + "def get_inputs():\n    return torch.empty(4, 16), torch.empty(4, 16)\n",
-        "`Net` failed in forward",
+        "`model` failed in forward or backward",
         "takes 2 positional arguments but 3 were given",
     ),
-    "forward raises": (body("raise KeyError('lost')"), "`Net` failed in forward", "KeyError"),
+    "forward raises": (body("raise KeyError('lost')"), "`model` failed in forward or backward", "KeyError"),
     "data-dependent shape": (
         body("return self.layer(x[torch.nonzero(x.sum(-1))[:, 0]])"),
-        "`Net` makes a tensor whose shape depends on data",
+        "`model` needs the data of a tensor, which is not there",
         "nonzero",
     ),
     "boolean index": (
         body("return self.layer(x[x.sum(-1) > 0])"),
-        "`Net` makes a tensor whose shape depends on data",
+        "`model` needs the data of a tensor, which is not there",
         "nonzero",
     ),
     "integer .item()": (
@@ -101,10 +101,10 @@ FILES = {
     ),
     "tolist()": (
         body("return self.layer(x) * x.argmax(-1).tolist()[0]"),
-        "the model reads a number out of a tensor (`.item()`), which has no data here",
+        "`model` needs the data of a tensor, which is not there",
         "hint: ",
     ),
-    "nothing to train": (body("return 3"), "`Net` returns no tensor that a loss could be made of", "hint: "),
+    "nothing to train": (body("return 3"), "`model` failed in forward or backward", "hint: "),
 }
 
 

@@ -38,10 +38,6 @@ CONFIGS = {
         '{"model_type": "llama", "hidden_size": "wide"}',
         "transformers refuses the config of `folder`",
     ),
-    "no start token for the decoder": (
-        '{"model_type": "t5", "d_model": 32, "num_layers": 2, "num_heads": 2, "d_kv": 16, "d_ff": 32}',
-        "`T5ForConditionalGeneration` failed in forward",
-    ),
 }
 
 

@@ -79,9 +79,7 @@ def test_a_user_s_file_from_the_cache(fresh_process, tmp_path: Path) -> None:
     assert (report["code"], report["heavy"]) == (0, [])
 
 
-@pytest.mark.parametrize(
-    "args", [("hardware", "list"), ("models",), ("--version",), ("estimate", "--help")]
-)
+@pytest.mark.parametrize("args", [("hardware", "list"), ("models",), ("--version",), ("estimate", "--help")])
 def test_commands_without_a_model(fresh_process, args: tuple[str, ...]) -> None:
     _, report = fresh_process(*args)
     assert (report["code"], report["heavy"]) == (0, [])

@@ -66,11 +66,15 @@ def faults(path: str, load: Callable[[str], object] = load_accelerator) -> list[
         ('basis = "whitepaper"', 'basis = "guess"', "num_units.basis: `guess` is none of `datasheet`, "),
         ("[efficiency.vector]", "[efficiency.victor]", "efficiency.vector: missing"),
         (
-            'fits_from = ["a100-sxm-80gb"]',
+            'fits_from = ["a100-sxm-80gb", "a100-pcie-80gb"]',
             'fits_from = ["a101"]',
             "fits_from: unknown accelerator `a101` (nearest: ",
         ),
-        ('fits_from = ["a100-sxm-80gb"]', 'fits_from = "a100-sxm-80gb"', "fits_from: must be a list, not "),
+        (
+            'fits_from = ["a100-sxm-80gb", "a100-pcie-80gb"]',
+            'fits_from = "a100-sxm-80gb"',
+            "fits_from: must be a list, not ",
+        ),
         (
             "{ value = 3350",
             "{ note = 1, value = 3350",

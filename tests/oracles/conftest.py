@@ -71,7 +71,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-NANO_GPT = '''
+NANO_GPT = """
 import math
 import torch
 import torch.nn as nn
@@ -123,7 +123,7 @@ class GPT(nn.Module):
 
 
 model = GPT().to(device)
-'''
+"""
 
 
 class Bottleneck(nn.Module):
@@ -139,9 +139,7 @@ class Bottleneck(nn.Module):
         )  # fmt: skip
         self.shortcut = nn.Sequential()
         if stride > 1 or wide_in != out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(wide_in, out, 1, stride, bias=False), nn.BatchNorm2d(out)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(wide_in, out, 1, stride, bias=False), nn.BatchNorm2d(out))
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -158,10 +156,7 @@ class ResNet(nn.Module):
         layers, wide_in = [], 16
         for i, depth in enumerate(depths):
             wide = 16 << i
-            blocks = [
-                Bottleneck(wide_in if j == 0 else 4 * wide, wide, 2 if i and not j else 1)
-                for j in range(depth)
-            ]
+            blocks = [Bottleneck(wide_in if j == 0 else 4 * wide, wide, 2 if i and not j else 1) for j in range(depth)]
             layers.append(nn.Sequential(*blocks))
             wide_in = 4 * wide
         self.layers = nn.Sequential(*layers)

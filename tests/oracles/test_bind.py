@@ -12,7 +12,7 @@ from torchperf.graph.expr import bind_dim
 from torchperf.graph.graph import Graph
 from torchperf.graph.tensor import Value
 
-# (batch, seq): below and beyond the windows (50) and the chunk (32) of the models, a multiple of it, and S = hidden size
+# (batch, seq): on both sides of the windows (50) and the chunk (32), a multiple of it, S equal to the hidden size
 SIZES = ((1, 64), (1, 200), (6, 20), (6, 200))
 
 

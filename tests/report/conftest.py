@@ -34,9 +34,7 @@ def estimate() -> Estimate:
     )
     matmul = Share("matmul", 0.300, 225, 270 * 10**12, 10**12, "compute")
     norm = Share("norm", 0.100, 65, 10**9, 4 * 10**11, "memory")
-    kernel = Share(
-        "aten.mm.default", 0.050, 64, 10**14, 10**11, "compute", "backward", "m 8192, n 14336, k 4096"
-    )
+    kernel = Share("aten.mm.default", 0.050, 64, 10**14, 10**11, "compute", "backward", "m 8192, n 14336, k 4096")
     return Estimate(
         model="tiny",
         mode="train",
@@ -105,7 +103,6 @@ def run() -> MfuReport:
         tokens_per_s_per_gpu=rate,
         peak_flops_per_s=989e12,
         mfu=(Mfu("non-causal, without input embedding", per_token, per_token * rate / 989e12),),
-        dims=(("L", 32), ("H", 32), ("D", 128), ("S", 8192)),
         tokens=10**12,
         price_per_gpu_hour=2.69,
     )

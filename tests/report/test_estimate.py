@@ -127,9 +127,7 @@ def test_a_loud_loss_brings_a_hint_and_a_quiet_one_does_not(estimate: Estimate) 
 def test_a_forward_pass_has_no_optimizer(estimate: Estimate) -> None:
     memory = replace(estimate.memory, gradients=0, optimizer=0, bytes_per_parameter=())
     flops = Flops(90 * 10**12, 0, 0)
-    text = estimate_table(
-        replace(estimate, mode="forward", memory=memory, flops=flops, flops_noncausal=flops, hfu=())
-    )
+    text = estimate_table(replace(estimate, mode="forward", memory=memory, flops=flops, flops_noncausal=flops, hfu=()))
     assert "one forward pass\nbatch 1, seq 8,192, bf16-mixed, eager\n" in text
     assert "forward time" in text
     assert "FLOPs              90.00 TFLOP  forward 90.00 TFLOP\n" in text

@@ -55,6 +55,4 @@ def test_a_wide_cell_gives_way_and_no_line_passes_100_columns() -> None:
 
 
 def test_sections_without_content_are_left_out() -> None:
-    assert (
-        text([Section("a", items=("x",)), Section("b"), Section("c", items=("y",))]) == "a\n- x\n\nc\n- y\n"
-    )
+    assert text([Section("a", items=("x",)), Section("b"), Section("c", items=("y",))]) == "a\n- x\n\nc\n- y\n"

@@ -11,9 +11,7 @@ MODELS = ("llama", "gpt2")
 
 
 def estimates(capture, **how: object) -> dict[str, torchperf.pipeline.Estimate]:
-    return {
-        form: torchperf.estimate(capture, gpu=GPU, attention=form, **how) for form in ("flash", "unfused")
-    }
+    return {form: torchperf.estimate(capture, gpu=GPU, attention=form, **how) for form in ("flash", "unfused")}
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -24,9 +24,7 @@ def casts(graph: Graph) -> int:
 
 @pytest.mark.parametrize("model", ["llama", "gpt2"])
 def test_fp32_doubles_parameter_bytes(shallow, model: str) -> None:
-    half, full = (
-        torchperf.estimate(shallow(model), gpu=GPU, seq_len=128, precision=p) for p in ("bf16-mixed", "fp32")
-    )
+    half, full = (torchperf.estimate(shallow(model), gpu=GPU, seq_len=128, precision=p) for p in ("bf16-mixed", "fp32"))
     assert full.parameters == half.parameters
     assert full.memory.parameters == 2 * half.memory.parameters == 4 * full.parameters
     assert full.memory.gradients == 2 * half.memory.gradients

@@ -18,9 +18,7 @@ Change = Callable[[Accelerator, float], Accelerator]
 
 
 def faster_peaks(device: Accelerator, by: float) -> Accelerator:
-    peaks = tuple(
-        replace(p, flops_per_s=replace(p.flops_per_s, value=p.flops_per_s.value * by)) for p in device.peaks
-    )
+    peaks = tuple(replace(p, flops_per_s=replace(p.flops_per_s, value=p.flops_per_s.value * by)) for p in device.peaks)
     return replace(device, peaks=peaks)
 
 
@@ -30,9 +28,7 @@ def more_bandwidth(device: Accelerator, by: float) -> Accelerator:
 
 
 def better_efficiency(device: Accelerator, by: float) -> Accelerator:
-    rows = tuple(
-        replace(e, share=replace(e.share, value=min(1.0, e.share.value * by))) for e in device.efficiencies
-    )
+    rows = tuple(replace(e, share=replace(e.share, value=min(1.0, e.share.value * by))) for e in device.efficiencies)
     return replace(device, efficiencies=rows)
 
 

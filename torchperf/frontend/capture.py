@@ -33,9 +33,16 @@ def capture(subject: Subject, mode: str, sizes: Mapping[str, int]) -> Graph:
     reason = subject.fixed
     if not reason:
         try:
-            return _capture_free(subject, mode, sizes)
+            return _capture_free(subject, mode, sizes, regime.ranges(sizes, subject.limits, subject.breaks))
         except Unfit as unfit:
             reason = str(unfit)
+        at_limit = {name: size for name, size in sizes.items() if subject.limits.get(name) == size}
+        if at_limit and len(at_limit) < len(sizes):  # a slice of a whole buffer is none: the rest may still be free
+            ends = regime.pinned(regime.ranges(sizes, subject.limits, subject.breaks), at_limit)
+            try:
+                return _capture_free(subject, mode, sizes, ends)
+            except Unfit as unfit:
+                reason = str(unfit)
     recording = record(subject, sizes, mode)
     layers = fold.units(subject.module)
     cut = fold.runs(recording.tape, layers)
@@ -45,8 +52,7 @@ def capture(subject: Subject, mode: str, sizes: Mapping[str, int]) -> Graph:
     return Graph(_facts(subject, mode, recording, where, shapes, reason), blocks, segments)
 
 
-def _capture_free(subject: Subject, mode: str, asked: Mapping[str, int]) -> Graph:
-    where = regime.ranges(asked, subject.limits, subject.breaks)
+def _capture_free(subject: Subject, mode: str, asked: Mapping[str, int], where: tuple[regime.Range, ...]) -> Graph:
     points = regime.points(where)
     probes = regime.probes(where, asked, points)
     layers = fold.units(subject.module)
@@ -67,7 +73,7 @@ def _capture_free(subject: Subject, mode: str, asked: Mapping[str, int]) -> Grap
                 break
     if missed.get("asked"):
         raise Unfit(missed["asked"])
-    where = regime.narrowed(where, asked, points, bool(missed.get("small")), bool(missed.get("large")))
+    where = regime.narrowed(where, asked, points, {name for name, why in missed.items() if why})
     carried = {sig: (first, run, fitted) for sig, run in seen.items()}
     blocks, segments = _fold(full.tape, cut, layers, carried)
     shapes = _input_shapes(full, others, points)

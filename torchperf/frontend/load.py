@@ -16,6 +16,8 @@ from . import store
 if TYPE_CHECKING:
     from .subject import Subject
 
+FLAGS = {"seq": "--seq-len", "batch": "--micro-batch"}
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -114,6 +116,7 @@ def extend(known: Capture | None, subject: Subject, mode: str, sizes: Mapping[st
 def _sizes_of(subject: Subject, sizes: Mapping[str, int]) -> dict[str, int]:
     wanted = {name: sizes.get(name, default) for name, default in subject.sizes.items()}
     _refuse_unknown(set(sizes) - set(wanted), subject.name, set(wanted))
+    _refuse_small(wanted)
     for name, size in wanted.items():
         limit = subject.limits.get(name)
         if limit is not None and size > limit:
@@ -123,7 +126,7 @@ def _sizes_of(subject: Subject, sizes: Mapping[str, int]) -> dict[str, int]:
 
 def beyond(name: str, size: int, limit: int, model: str) -> TorchperfError:
     """The error for a size that the model cannot take."""
-    flag = {"seq": "--seq-len", "batch": "--micro-batch"}.get(name, f"`{name}`")
+    flag = FLAGS.get(name, name)
     return TorchperfError(
         f"`{flag} {size}` is more than `{model}` has positions for",
         facts=[("positions", str(limit))],
@@ -135,19 +138,25 @@ def _merged(capture: Capture, sizes: Mapping[str, int]) -> dict[str, int]:
     defaults = dict(capture.facts.sizes)
     _refuse_unknown(set(sizes) - set(defaults), capture.facts.model, set(defaults))
     merged = {**defaults, **sizes}
+    _refuse_small(merged)
     for name, limit in capture.facts.limits:
         if merged[name] > limit:
             raise beyond(name, merged[name], limit, capture.facts.model)
     return merged
 
 
+def _refuse_small(sizes: Mapping[str, int]) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise TorchperfError(f"`{FLAGS.get(name, name)}` is {size}: it must be at least 1")
+
+
 def _refuse_unknown(extra: set[str], model: str, known: set[str]) -> None:
     if extra:
-        flags = {"seq": "--seq-len", "batch": "--micro-batch"}
         raise TorchperfError(
             f"`{model}` has no size {', '.join(f'`{name}`' for name in sorted(extra))}",
             facts=[("its sizes", ", ".join(sorted(known)) or "none: its inputs are fixed")],
-            hint=f"leave out {', '.join(flags.get(name, name) for name in sorted(extra))}",
+            hint=f"leave out {', '.join(FLAGS.get(name, name) for name in sorted(extra))}",
         )
 
 

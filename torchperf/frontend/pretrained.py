@@ -74,7 +74,7 @@ def from_pretrained_as_config(path: Path) -> Iterator[None]:
         return
     try:
         import transformers
-        from transformers.models.auto import auto_factory
+        from transformers.models.auto import auto_factory, modeling_auto
     except ImportError:
         yield
         return
@@ -95,7 +95,16 @@ def from_pretrained_as_config(path: Path) -> Iterator[None]:
             chosen = chosen[0] if isinstance(chosen, tuple) else chosen
         return hf.build(chosen, config)
 
-    owners = [transformers.PreTrainedModel, auto_factory._BaseAutoModelClass]
+    auto = [
+        item
+        for item in vars(modeling_auto).values()
+        if isinstance(item, type) and item.__module__ == modeling_auto.__name__
+    ]
+    owners = [
+        o
+        for o in (transformers.PreTrainedModel, auto_factory._BaseAutoModelClass, *auto)
+        if "from_pretrained" in vars(o)
+    ]
     originals = [owner.__dict__["from_pretrained"] for owner in owners]
     try:
         for owner in owners:

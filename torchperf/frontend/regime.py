@@ -69,21 +69,29 @@ def probes(
             short = next((n for n in range(r.low, r.low + 2 * max(abs(r.step), 1) + 2) if n in r and n > 2), None)
             top = r.high if r.high != -1 else max(16381, 2 * asked[r.name])
             long = next((n for n in range(top, r.low, -1) if n in r), None)
-            for name, size in (("small", short), ("large", long)):
+            below = next((n for n in range((long or 0) - 1, r.low, -1) if n in r), None) if r.high != -1 else None
+            for name, size in (("small", short), ("large", long), ("below", below)):
                 if size is not None:
                     found[name] = {**seen[-1], r.name: size}
     return {name: point for name, point in found.items() if point not in seen}
 
 
+def pinned(regime: tuple[Range, ...], sizes: Mapping[str, int]) -> tuple[Range, ...]:
+    """The regime with each of `sizes` at that one value."""
+    return tuple(Range(r.name, sizes[r.name], sizes[r.name]) if r.name in sizes else r for r in regime)
+
+
 def narrowed(
-    regime: tuple[Range, ...], asked: Mapping[str, int], seen: list[dict[str, int]], short: bool, long: bool
+    regime: tuple[Range, ...], asked: Mapping[str, int], seen: list[dict[str, int]], missed: set[str]
 ) -> tuple[Range, ...]:
-    """The regime without the sequences below (`short`) or above (`long`) what was seen to hold."""
+    """The regime without the sequences shorter or longer than what was seen to hold; `missed` names failed probes."""
     ends = []
     for r in regime:
         if r.name != "batch" and r.low != r.high:
             held = [asked[r.name], *(point[r.name] for point in seen)]
-            r = Range(r.name, min(held) if short else r.low, max(held) if long else r.high, r.step)
+            low = min(held) if "small" in missed else r.low
+            high = r.high if "large" not in missed else max(held) if "below" in missed or r.high == -1 else r.high - 1
+            r = Range(r.name, low, high, r.step)
         ends.append(r)
     return tuple(ends)
 

@@ -45,7 +45,6 @@ class MfuReport:
     """Utilisation of a measured run in each convention, and what a number of tokens costs at its rate.
 
     parameters_input_embedding  of `parameters`, those of the token embedding; 0 where tied to the head
-    dims                        letters of the formulas and their values, e.g. (("L", 32), ("H", 32))
     tokens_per_s_per_gpu        given, or tokens / (wall_s * num_gpus)
     tokens                      of the run, over all GPUs
     wall_s                      measured seconds of the run; None where the rate was given
@@ -64,7 +63,6 @@ class MfuReport:
     peak_flops_per_s: float
     mfu: tuple[Mfu, ...]
     hfu: tuple[Mfu, ...] = ()
-    dims: tuple[tuple[str, int], ...] = ()
     tokens: int | None = None
     wall_s: float | None = None
     price_per_gpu_hour: float | None = None

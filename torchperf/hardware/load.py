@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from ..graph.errors import TorchperfError
@@ -158,6 +159,11 @@ def _fits(db: Database, kind: str, name: str, fits_from: tuple[str, ...]) -> tup
 
 
 def _family(db: Database, path: Path, family: str) -> tuple[Fit, ...]:
+    return _family_of(db, path, family, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=256)  # several records borrow from one file
+def _family_of(db: Database, path: Path, family: str, stamp: int) -> tuple[Fit, ...]:
     record = db.record(path)
     fits = schema.fits(record, family)
     _finish(record)

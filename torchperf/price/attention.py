@@ -86,8 +86,9 @@ def prefill(shape: Shape, c: Prefill, peaks: Peaks, resident: bool = False) -> P
     """Many queries a sequence, flash kernel: one CTA a block of queries and head, over the keys it sees.
 
     pair     2 (D + Dv) ceil(D/256) / (e_c peak/SM) + softmax / (vector/SM)          seconds of one (query, key) pair
-    block    cta + tile (visible + tile/2) pair                                      half a block is masked in vain
-    longest  cta + tile (min(kv, 2 visible) + tile/2) pair                           the last block of the triangle
+    block    cta + tile (visible + waste) pair       half a block is masked in vain: waste = min(tile, q)/2, and with
+                                                    tile Hkv/H for tile if packed
+    longest  cta + tile min(kv, 2 visible) pair      the last block of the triangle
     compute  ctas block / SM + tail longest       ctas = B H ceil(q/tile), or B Hkv ceil(q H/Hkv / tile) if packed
     memory   bytes / (e_m bandwidth (1 + (l2_ratio - 1) residence))
     bytes    B H q (D + Dv) b qo_passes/2 + B Hkv (D + Dv) (kv_passes q + seen - q) b_kv,  seen = min(kv, q + visible)
@@ -96,10 +97,10 @@ def prefill(shape: Shape, c: Prefill, peaks: Peaks, resident: bool = False) -> P
     packed = c.packed > 0
     rows = shape.q * group if packed else shape.q
     ctas = shape.batch * (shape.kv_heads if packed else shape.heads) * np.ceil(rows / c.tile)
-    waste = c.tile / 2 / (group if packed else np.ones_like(group))
-    pair = _pair(2 * shape.widths * shape.passes, c, peaks, 1.0)
+    waste = np.minimum(c.tile / (group if packed else 1.0), shape.q) / 2
+    pair = _pair(shape, c, peaks)
     block = c.cta + c.tile * (shape.visible + waste) * pair
-    longest = c.cta + c.tile * (np.minimum(shape.kv, 2 * shape.visible) + waste) * pair
+    longest = c.cta + c.tile * np.minimum(shape.kv, 2 * shape.visible) * pair
     seen = np.minimum(shape.kv, shape.q + shape.visible)
     kv_row = shape.batch * shape.kv_heads * shape.widths * shape.kv_element
     q_bytes = shape.batch * shape.heads * shape.q * shape.widths * shape.element
@@ -109,9 +110,10 @@ def prefill(shape: Shape, c: Prefill, peaks: Peaks, resident: bool = False) -> P
     return Parts(np.full_like(block, c.floor), ctas * block / peaks.units + c.tail * longest, memory, share)
 
 
-def _pair(flops: Floats, c: Prefill, peaks: Peaks, share: float) -> Floats:
-    """Seconds that one SM takes for a (query, key) pair: matrix products, then the softmax on the vector units."""
-    return flops * peaks.units / (c.e_c * share * peaks.matrix) + c.softmax * peaks.units / peaks.vector
+def _pair(shape: Shape, c: Prefill, peaks: Peaks) -> Floats:
+    """Seconds that one SM takes for a (query, key) pair: two products, then the softmax on the vector units."""
+    flops = 2 * shape.widths * shape.passes
+    return flops * peaks.units / (c.e_c * peaks.matrix) + c.softmax * peaks.units / peaks.vector
 
 
 def decode(shape: Shape, c: Decode, peaks: Peaks, resident: bool = False) -> Parts:
@@ -156,14 +158,14 @@ def decode(shape: Shape, c: Decode, peaks: Peaks, resident: bool = False) -> Par
 def backward(shape: Shape, c: Prefill, peaks: Peaks, share: float, kernels: float) -> Parts:
     """Flash attention's backward: one CTA a block of 128 keys and query head; five products, Q K^T among them.
 
-    pair     2 (3 D + 2 Dv) ceil(D/256) / (share e_c peak/SM) + softmax / (vector/SM)
+    pair     (3 D + 2 Dv) / (D + Dv) times that of the forward / share
     compute  B H ceil(kv/128) (2 cta + 128 (pairs/kv + 64) pair) / SM + tail longest
-    memory   (q, out, dOut, dQ and its fp32 sum, each once; k, v, dK, dV once, dK and dV per query head) / (e_m bandwidth)
+    memory   (q, out, dOut, dQ, its fp32 sum; k, v; dK, dV of each query head: each once) / (e_m bandwidth)
     floor    `kernels` launches: dOut . out, the main one, dQ to the dtype of q
     source   [dao2023] algorithm 2; `share` of the forward's efficiency: fit attention.backward
     """
     seen = shape.pairs / np.maximum(shape.kv, 1)
-    pair = _pair(2 * (2 * shape.widths + shape.head_dim) * shape.passes, c, peaks, share)
+    pair = (2 + shape.head_dim / shape.widths) * _pair(shape, c, peaks) / share
     ctas = shape.batch * shape.heads * np.ceil(shape.kv / BACKWARD_TILE)
     waste = BACKWARD_TILE / 2
     block = 2 * c.cta + BACKWARD_TILE * (seen + waste) * pair
@@ -217,7 +219,8 @@ def price(
     """Device time of one attention op.
 
     kernel      `vllm` or `trtllm`: the serving kernel, which writes the cache too; `default` is PyTorch's own:
-                the constants of the first that the device has, its floor one kernel's, nothing written to a cache
+                the constants of the first that the device has, its floor one kernel's, its tensors contiguous
+                (fit attention.contiguous) and written to no cache
     kv_element  bytes of an element of the cache, where it differs from q's
     resident    the tensors may still lie in the L2, as where a benchmark replays one set
     phase       `prefill` or `decode`; without it one query a sequence is decode
@@ -235,7 +238,10 @@ def price(
         parts = decode(shape, replace(c, floor=floor) if alone else c, peaks, resident)
     else:
         p = Prefill.of(fit)
-        p = replace(p, floor=floor, qo_passes=2.0, kv_passes=1.0) if alone else p
+        if alone:
+            plain = accelerator.fit("attention.contiguous")
+            cta, e_m = plain["cta"] * p.cta, max(p.e_m, plain["e_m"])
+            p = replace(p, floor=floor, cta=cta, e_m=e_m, qo_passes=2.0, kv_passes=1.0)
         if backward_pass:
             behind = accelerator.fit("attention.backward")
             parts = backward(shape, p, peaks, behind["efficiency"], behind["kernels"])

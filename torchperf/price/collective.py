@@ -25,7 +25,7 @@ from ..graph.errors import TorchperfError
 from ..graph.price import Price, Term
 from ..graph.system import Interconnect, System
 from .collective_fits import Constants, constants_of
-from .topology import Array, Network, bandwidth, kind_of, place, traffic
+from .topology import Array, Network, bandwidth, kind_of, place, ring_steps, traffic, tree_steps
 
 NOTHING = Price(0.0, "none")
 ALGORITHMS = ("auto", "ring", "tree", "nvls", "one_shot", "two_shot")
@@ -41,13 +41,15 @@ FORMULAS = {
 }
 
 
-def terms(c: Constants, nbytes: Array, ranks: Array, sent: Array, rate: Array) -> dict[str, Array]:
-    """The terms of the formula by name, in seconds: `sent` bytes per rank at `rate` B/s."""
+def terms(
+    c: Constants, nbytes: Array, ranks: Array, sent: Array, rate: Array, steps: Array | None = None
+) -> dict[str, Array]:
+    """The terms of the formula by name, in seconds: `sent` bytes per rank at `rate` B/s, after `steps` (n - 1) hops."""
     one = np.ones_like(nbytes * ranks)
     x = (nbytes / (c.switch_bytes * ranks**c.per_peer)) ** c.power
     y = (nbytes / c.simple_bytes) ** c.simple_power
     return {
-        "latency": (c.alpha + c.hop * (ranks - 1)) * one,
+        "latency": (c.alpha + c.hop * (ranks - 1 if steps is None else steps)) * one,
         "wire": sent * np.maximum(ranks / 2, 1) ** c.contention / (c.share * rate),
         "copy": nbytes / c.copy * one if c.copy else 0 * one,
         "ramp": c.half * np.sqrt(nbytes) * one,
@@ -62,14 +64,22 @@ def smooth_min(*times: Array) -> Array:
     return np.asarray(least * total ** (-1 / SHARPNESS))
 
 
-def algorithms(c: Constants, kind: str, nbytes: Array, ranks: Array, rate: Array) -> dict[str, dict[str, Array]]:
+def algorithms(
+    c: Constants, kind: str, nbytes: Array, ranks: Array, rate: Array, steps: Array | None = None
+) -> dict[str, dict[str, Array]]:
     """The terms of each algorithm that these constants know, by its name; infinite where it does not apply."""
-    ring = traffic(kind, nbytes, ranks)
-    base = terms(c, nbytes, ranks, ring, rate)
+
+    def of(name: str, hops: Array | None = steps) -> dict[str, Array]:
+        return terms(c, nbytes, ranks, traffic(kind, nbytes, ranks, name), rate, hops)
+
+    ring = of("ring")
     if c.barrier:
-        one = terms(c, nbytes, ranks, traffic(kind, nbytes, ranks, "one_shot"), rate)
-        return {"one_shot": one, "two_shot": base | {"latency": base["latency"] + c.barrier}}
-    found = {"ring": base}
+        return {"one_shot": of("one_shot"), "two_shot": ring | {"latency": ring["latency"] + c.barrier}}
+    found = {"ring": ring}
+    if kind in ("all_reduce", "broadcast"):
+        hops = np.where(np.isfinite(tree_steps(ranks)), tree_steps(ranks), 0)
+        tree = of("tree", hops)
+        found["tree"] = tree | {"latency": np.where(ranks > 8, tree["latency"], np.inf)}
     if kind == "all_reduce" and c.nvls_share:
         sent = traffic(kind, nbytes, ranks, "nvls")
         latency = np.where(ranks >= NVLS_RANKS, c.nvls_hop * ranks * np.ones_like(nbytes), np.inf)
@@ -84,6 +94,7 @@ def seconds(
     ranks: Array,
     rate: Array,
     *,
+    steps: Array | None = None,
     fallback: tuple[Constants, ...] = (),
     algorithm: str = "auto",
 ) -> Array:
@@ -91,11 +102,12 @@ def seconds(
 
     nbytes    as for `collective`
     rate      B/s per direction of one rank, `topology.bandwidth`
+    steps     hops of a ring, `topology.steps`
     fallback  constants of the library that this one leaves large messages to
     """
     found, least = [], []
     for constants in (c, *fallback):
-        for name, parts in algorithms(constants, kind, nbytes, ranks, rate).items():
+        for name, parts in algorithms(constants, kind, nbytes, ranks, rate, steps).items():
             if algorithm in ("auto", name):
                 found.append(sum(parts.values(), np.zeros_like(nbytes * ranks)))
                 least.append(np.where(np.isfinite(found[-1]), traffic(kind, nbytes, ranks, name) / rate, np.inf))
@@ -107,7 +119,7 @@ def seconds(
 
 
 def across(c: Constants, kind: str, nbytes: float, network: Network, algorithm: str = "auto") -> dict[str, Array]:
-    """The terms of the quicker of ring and tree between nodes, of one size; a tree has 2 log2(nodes) steps, not n - 1."""
+    """The terms of the quicker of ring and tree between nodes; a tree has 2 log2(nodes) steps, a ring nodes - 1."""
     size, nodes, rate = np.array(nbytes, float), np.array(float(network.nodes)), np.array(network.bandwidth)
     ring = terms(c, size, nodes, np.array(network.traffic(kind, nbytes)), rate)
     if kind not in ("all_reduce", "broadcast") or algorithm == "ring":
@@ -163,13 +175,21 @@ def _inside(kind: str, nbytes: float, group: Group, library: str, algorithm: str
     rate = bandwidth(kind, ranks, group.link) if group.rate is None else np.array([group.rate])
     own = constants_of(group.link, kind, library, group.inside)
     chain = (own, *((constants_of(group.link, kind, "nccl", group.inside),) if own.constants.barrier else ()))
-    inner = "auto" if algorithm == "tree" else algorithm  # inside a node a tree is a chain
+    inner = "ring" if algorithm == "tree" and group.inside <= 8 else algorithm  # a small tree is a chain
+    hops = ring_steps(ranks, group.link)
     total = seconds(
-        own.constants, kind, size, ranks, rate, fallback=tuple(f.constants for f in chain[1:]), algorithm=inner
+        own.constants,
+        kind,
+        size,
+        ranks,
+        rate,
+        steps=hops,
+        fallback=tuple(f.constants for f in chain[1:]),
+        algorithm=inner,
     )[0]
     best: tuple[float, list[Term], float] | None = None
     for found in chain:
-        for name, parts in algorithms(found.constants, kind, size, ranks, rate).items():
+        for name, parts in algorithms(found.constants, kind, size, ranks, rate, hops).items():
             level = _level(f"{name}: ", {key: value[0] for key, value in parts.items()}, found.sources)
             if inner in ("auto", name) and (best is None or level[0] < best[0]):
                 best = level

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from ..graph.errors import TorchperfError
 from ..graph.system import Fit, Interconnect
@@ -93,7 +93,10 @@ def constants_of(link: Interconnect, kind: str, library: str, ranks: int) -> Fou
             fit = link.find_fit(f"collective.{stand_in}.{clock}")
             if fit is not None:
                 own = fit.name == wanted and fit.basis == "fitted"
-                return Found(Constants.of(fit), (fit.source,), "fitted" if own else "assumed")
+                found = Constants.of(fit)
+                if link.pair_bandwidth.value < link.bandwidth.value:  # no switch, so none that adds up
+                    found = replace(found, nvls_share=0.0)
+                return Found(found, (fit.source,), "fitted" if own else "assumed")
     share = link.efficiency(kind, ranks)
     bare = Constants(alpha=link.floor.value, hop=link.latency.value, share=share.value)
     return Found(bare, (link.floor.source, link.latency.source, share.source), "assumed")

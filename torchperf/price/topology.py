@@ -33,8 +33,9 @@ def kind_of(name: str) -> str:
 def traffic(kind: str, nbytes: Array, ranks: Array, algorithm: str = "ring") -> Array:
     """Bytes that each rank must send, `nbytes` being the whole tensor (see `collective`).
 
-    ring, tree, two_shot   all_reduce 2 (n-1)/n S = reduce_scatter + all_gather, each (n-1)/n S; all_to_all (n-1)/n S;
+    ring, two_shot         all_reduce 2 (n-1)/n S = reduce_scatter + all_gather, each (n-1)/n S; all_to_all (n-1)/n S;
                            broadcast S; p2p S
+    tree                   all_reduce 2 S, broadcast S: the ranks inside the tree pass the whole up and down
     one_shot               all_reduce (n-1) S: every rank reads the whole of every other
     nvls                   all_reduce (1 + 1/n) S: the switch adds up and copies, so each byte leaves its rank once
                            and the finished part of each rank once more
@@ -43,6 +44,8 @@ def traffic(kind: str, nbytes: Array, ranks: Array, algorithm: str = "ring") -> 
         return (ranks - 1) * nbytes
     if algorithm == "nvls":
         return (1 + 1 / ranks) * nbytes
+    if algorithm == "tree":
+        return (2 if kind == "all_reduce" else 1) * nbytes * np.ones_like(ranks)
     if kind in ("broadcast", "p2p"):
         return nbytes * np.ones_like(ranks)
     once = (ranks - 1) / ranks * nbytes
@@ -54,14 +57,32 @@ def bandwidth(kind: str, ranks: Array, link: Interconnect) -> Array:
     full, pair = link.bandwidth.value, min(link.pair_bandwidth.value, link.bandwidth.value)
     if kind == "p2p":
         return np.full_like(ranks, pair)
-    num_links = max(1, round(full / pair))
     mesh = np.minimum(full, pair * np.maximum(ranks - 1, 1))
-    if num_links == 1:
-        return mesh
-    dimensions = max(1.0, num_links / 2)
-    side = ranks ** (1 / dimensions)
-    bisection = 8 * pair / side * (ranks - 1) / ranks if kind == "all_to_all" else np.full_like(ranks, full)
-    return np.where(ranks - 1 <= num_links, mesh, np.minimum(full, bisection))
+    torus = dimensions(ranks, link)
+    if kind != "all_to_all":
+        return np.where(torus > 0, full, mesh)
+    side = ranks ** (1 / np.maximum(torus, 1.0))
+    bisection = 8 * pair / side * (ranks - 1) / ranks
+    return np.where(torus > 0, np.minimum(full, bisection), mesh)
+
+
+def dimensions(ranks: Array, link: Interconnect) -> Array:
+    """Of the torus that a group forms; 0 where each rank reaches every other in one hop."""
+    num_links = max(1, round(link.bandwidth.value / min(link.pair_bandwidth.value, link.bandwidth.value)))
+    torus = (num_links > 1) & (ranks - 1 > num_links)
+    return np.where(torus, max(1.0, num_links / 2), 0.0)
+
+
+def ring_steps(ranks: Array, link: Interconnect) -> Array:
+    """Steps of a ring, n - 1; on a torus the rings of its dimensions one after the other."""
+    torus = dimensions(ranks, link)
+    deep = np.maximum(torus, 1.0)
+    return np.where(torus > 0, deep * (ranks ** (1 / deep) - 1), ranks - 1)
+
+
+def tree_steps(ranks: Array) -> Array:
+    """Of a double binary tree whose leaves are chains of 8, up and down; infinite below, where it is a chain itself."""
+    return np.where(ranks > 8, 7 + 2 * np.log2(np.maximum(ranks, 8) / 8), np.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +104,7 @@ class Network:
         return self.port * self.ports
 
     def traffic(self, kind: str, nbytes: float) -> float:
-        """Bytes that leave one node: a flat ring passes the border once per share; all_to_all sends what is not local."""
+        """Bytes that leave one node: of a flat ring, the ring's; of an all_to_all, what is not for the node itself."""
         ranks = self.nodes * self.per_node
         if kind == "all_to_all":
             return self.per_node * nbytes * (ranks - self.per_node) / ranks

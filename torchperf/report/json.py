@@ -128,7 +128,6 @@ def mfu_dict(r: MfuReport) -> dict[str, Any]:
         "parameters": r.parameters,
         "parameters_input_embedding": r.parameters_input_embedding,
         "seq_len": r.seq_len,
-        "dims": dict(r.dims),
         "tokens_per_s_per_gpu": r.tokens_per_s_per_gpu,
         "peak_flops_per_s": r.peak_flops_per_s,
         "mfu": [_mfu(m) | {"flops_per_s_per_gpu": m.flops_per_token * r.tokens_per_s_per_gpu} for m in r.mfu],

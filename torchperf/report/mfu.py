@@ -24,8 +24,6 @@ def head(r: MfuReport) -> Section:
     if r.parameters_input_embedding:
         parameters += f", {units.count(r.parameters_input_embedding)} in the input embedding"
     lines = [f"{r.model} on {r.num_gpus} x {r.gpu}: {r.precision}{seq}", rate, parameters]
-    if r.dims:
-        lines.append(", ".join(f"{name} = {units.count(value)}" for name, value in r.dims))
     return Section("", lines=tuple(lines))
 
 

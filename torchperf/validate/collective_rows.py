@@ -23,10 +23,12 @@ COLUMNS = ("source", "gpu", "topology", "op", "num_gpus", "bytes", "measured_us"
 class Case:
     """One measured row.
 
+    source   where it was measured, and its revision
     link     interconnect inside a node, and `inside` ranks of the group on it
     outside  interconnect between the `nodes`, of which a node has `ports`; empty for one node
     """
 
+    source: str
     gpu: str
     library: str
     kind: str
@@ -93,6 +95,7 @@ def case(row: Mapping[str, str]) -> Case | str:
     counted = re.search(r"(\d+) node", topology)
     nodes = int(counted[1]) if counted else 1
     return Case(
+        source=row["source"].partition(":")[0].removeprefix("github.com/").replace("@", " "),
         gpu=gpu,
         library=library_of(row["source"]),
         kind=row["op"],

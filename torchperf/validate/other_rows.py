@@ -26,11 +26,18 @@ from ..price.memory_bound import fit_of, price
 COLUMNS = ("source", "gpu", "op", "shape", "dtype", "measured_us")
 DTYPES = {"float32": ("fp32", 4), "float16": ("fp16", 2), "bfloat16": ("bf16", 2), "bfloat16->fp8": ("bf16", 2)}
 EAGER = "neusight"
+SIZES = ("tokens", "hidden", "inter", "topk", "experts", "tp", "ep")
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """kernel: whose constants; moved: elements read and written for each of the shape; kind: of annotate; flops each."""
+    """A named op.
+
+    kernel  whose constants it takes
+    moved   elements read and written for each of the shape
+    kind    of annotate.KINDS
+    flops   for each of the shape
+    """
 
     kernel: str
     moved: float
@@ -119,8 +126,9 @@ def _experts(row: Mapping[str, str], seconds: float) -> Experts | str:
     law = re.fullmatch(r"power_law_([\d.]+)", given.get("dist", ""))
     if not law and given.get("dist") != "balanced":
         return f"no distribution `{given.get('dist', '')}`"
-    sizes = (int(given[name]) for name in ("tokens", "hidden", "inter", "topk", "experts", "tp", "ep"))
-    return Experts(row["gpu"], row["dtype"], *sizes, skew=float(law[1]) if law else 0.0, seconds=seconds)
+    tokens, hidden, inter, topk, experts, tp, ep = (int(given[name]) for name in SIZES)
+    skew = float(law[1]) if law else 0.0
+    return Experts(row["gpu"], row["dtype"], tokens, hidden, inter, topk, experts, tp, ep, skew, seconds)
 
 
 def on_clock(kernel: NDArray[np.float64], clock_floor: float) -> NDArray[np.float64]:

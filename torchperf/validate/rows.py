@@ -1,0 +1,116 @@
+"""Rows of measured matrix products -> the product that prices the same thing, and what its clock adds.
+
+Clocks: Vidur's is the kernel's own, at the clocks of a long run; aiconfigurator replays a CUDA graph back to back, a
+burst; NeuSight's times one eager op from an idle device, see `on_clock`. fp8 rows flagged INCLUDES_DYNAMIC_QUANT, and
+all of `fp8_block`, `nvfp4` and `sq`, quantise their activations within the time.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..graph.price import Price
+from ..graph.system import Accelerator
+from ..graph.work import Work
+from ..price.matmul import FORMATS, constants_of, fit_of, price
+from ..price.tiles import Array
+
+COLUMNS = ("source", "gpu", "dtype", "m", "n", "k", "measured_us")
+CLASSES = {"bfloat16": "16bit", "float16": "16bit", "float32": "fp32"}
+CLOCKS = {"vidur": "sustained", "neusight": "eager"}  # by the source's key; every other is a replayed burst
+QUANTISED = ("fp8_block", "nvfp4", "sq")
+# element type of a Work for each class
+TYPES = {"16bit": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "sq": "i8", "fp32": "fp32", "tf32": "tf32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One measured product; `clock` is sustained | burst | eager."""
+
+    id: str
+    source: str
+    gpu: str
+    dtypes: str
+    batch: int
+    m: int
+    n: int
+    k: int
+    clock: str
+    quantised: bool
+    resident: bool
+    seconds: float
+
+
+def case(row: Mapping[str, str], id: str = "") -> Case | str:
+    """The case of a row of the file, or why it cannot be priced."""
+    missing = [name for name in COLUMNS if not row.get(name)]
+    if missing:
+        return "no " + ", ".join(f"`{name}`" for name in missing)
+    dtypes = CLASSES.get(row["dtype"], row["dtype"])
+    if dtypes not in FORMATS:
+        return f"no dtype `{row['dtype']}`"
+    try:
+        batch, m, n, k = (int(row.get(name) or 1) for name in ("batch", "m", "n", "k"))
+        seconds = float(row["measured_us"]) * 1e-6
+    except ValueError as error:
+        return f"a cell is no number: {error}"
+    if min(batch, m, n, k) < 1 or seconds <= 0:
+        return "a dim or the time is not positive"
+    flags = (row.get("flag") or "").split(";")
+    source = row["source"].partition("@")[0]
+    return Case(
+        id or row.get("id", ""), source, row["gpu"], dtypes, batch, m, n, k, CLOCKS.get(source, "burst"),
+        dtypes in QUANTISED or "INCLUDES_DYNAMIC_QUANT" in flags, "L2_RESIDENT" in flags, seconds,
+    )  # fmt: skip
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a csv of the shared format; `id` is the row's own, or its line number (the header is line 1)."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{**row, "id": row.get("id") or str(line)} for line, row in enumerate(csv.DictReader(file), start=2)]
+
+
+def cases(rows: Iterable[Mapping[str, str]]) -> tuple[list[Case], list[tuple[str, str]]]:
+    """The products among rows, and (id, reason) of those that are none."""
+    found: list[Case] = []
+    skipped: list[tuple[str, str]] = []
+    for row in rows:
+        one = case(row)
+        if isinstance(one, Case):
+            found.append(one)
+        else:
+            skipped.append((row.get("id", ""), one))
+    return found, skipped
+
+
+def on_clock(kernel: Array, clock_floor: float) -> Array:
+    """What NeuSight's clock shows of a kernel's seconds: half of a launch always, all of it while it is the longer."""
+    return np.asarray(np.maximum(clock_floor, clock_floor / 2 + kernel))
+
+
+def work_of(of: Case) -> Work:
+    """The same product as a Work; weight-only ones are told by their bytes."""
+    form = FORMATS[of.dtypes]
+    flops = 2 * of.batch * of.m * of.n * of.k
+    read_bytes = int(of.batch * of.k * (form.x * of.m + form.w * of.n))
+    written = int(of.batch * of.m * of.n * form.y)
+    dims = (("batch", of.batch), ("m", of.m), ("n", of.n), ("k", of.k))
+    dtype = TYPES.get(of.dtypes, "bf16")
+    return Work("matmul", form.engine, dtype, flops, flops, flops, read_bytes, written, dims, "bmk,bkn->bmn")
+
+
+def predict(of: Case, accelerator: Accelerator) -> tuple[Price, float]:
+    """Our price of a case, and the seconds that its clock would show."""
+    found = price(work_of(of), accelerator, of.clock == "sustained", of.quantised, dtypes=of.dtypes)
+    if of.clock != "eager":
+        return found, found.seconds
+    floor = dict(fit_of(accelerator, of.dtypes).parameters).get("clock_floor_neusight", 0.0)
+    return found, float(on_clock(np.array([found.seconds]), floor)[0])
+
+
+__all__ = ["Case", "case", "cases", "constants_of", "on_clock", "predict", "read", "work_of"]
