@@ -56,14 +56,13 @@ def active_parameters(graph: Graph, tokens: int) -> Active:
                 if op.name.startswith(("aten.embedding.", "aten.embedding_bag", "aten._embedding_bag")):
                     looked_up[key] = numel.get(name, 0)
                 elif op.name.startswith("aten.index.") and operand == "self" and len(value.shape) > 1:
-                    rows = op.outputs[0].numel * int(value.shape[0]) // value.numel  # biases of experts, by row
-                    share = min(1.0, rows / (tokens * int(value.shape[0]))) if tokens else 1.0  # type: ignore[arg-type]
+                    share = min(1.0, op.outputs[0].numel / (tokens * value.numel))  # biases of experts, by row
                     idle[key] = numel.get(name, 0) * (1 - share)
                 elif op.name.startswith(("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten._grouped_mm")):
                     multiplied.add(key)
                     if "_grouped_mm" in op.name and operand == "mat2" and len(value.shape) == 3:
                         rows, groups = int(op.inputs[0].shape[0]), int(value.shape[0])  # type: ignore[arg-type]
-                        share = min(1.0, rows / (tokens * groups)) if tokens else 1.0
+                        share = min(1.0, rows / (tokens * groups))
                         idle[key] = numel.get(name, 0) * (1 - share)
     embedding = sum(n for key, n in looked_up.items() if key not in multiplied)
     return Active(sum(p.numel for p in graph.facts.parameters), embedding, round(sum(idle.values())))

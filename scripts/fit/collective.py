@@ -77,7 +77,7 @@ def constants(rows: Sequence[Case], links: Mapping[str, Interconnect]) -> Sets:
         for library in ("nccl", "nccl_kernel"):
             for kind in ("all_reduce", "p2p"):
                 own = of(name, library, (kind,), nodes=True)
-                if len(own) >= 4:
+                if len(own) >= 3 and max(row.nbytes for row in own) > CUSTOM_BYTES:  # else no rate in them
                     sets[name, f"{kind}.{library}"] = network(kind, own, links[name], _inner(given))
     return sets
 

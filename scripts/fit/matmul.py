@@ -15,17 +15,17 @@ from simplex import Array, Parameters
 from simplex import fit as refine
 
 from torchperf.price.matmul import products, quantise_seconds
-from torchperf.price.tiles import Constants, Products, Rates, cheapest
+from torchperf.price.tiles import Conditions, Constants, Products, Rates, cheapest
 from torchperf.validate.rows import Case, on_clock
 
 PRIOR: Parameters = {
     "e_burst": 0.9, "e_sustained": 0.8, "e_memory": 0.9, "floor": 1.6e-6, "cta": 1.2e-6, "k_step": 3e-10,
-    "split": 2.5e-6, "l2_ratio": 5.0, "ramp": 0.4, "write": 1.3,
+    "split": 2.5e-6, "l2_ratio": 5.0, "ramp": 0.4, "write": 1.3, "burst": 3e-4, "keep": 0.01,
 }  # fmt: skip
 QUANTISE, CLOCK_FLOOR = 3e-6, 3e-5
 MOST = {"e_burst": 0.99, "e_sustained": 0.99, "e_memory": 0.99}
 LEAST = {"write": 1.0, "l2_ratio": 1.0, "e_burst": 0.2, "e_sustained": 0.2, "e_memory": 0.2}
-HELD = {"eager": ("floor", "cta", "split", "k_step", "ramp")}  # by clock: what its rows do not tell
+HELD = {"eager": ("floor", "cta", "split", "k_step", "ramp", "keep")}  # by clock: what its rows do not tell
 COMMITS = {"aiconfigurator": "095f58a5", "vidur": "7d475133", "neusight": "6945927d"}
 
 
@@ -47,6 +47,12 @@ class Rows:
         """The products."""
         return products(self.dtypes, *(np.array([float(getattr(c, d)) for c in self.cases]) for d in DIMS))
 
+    @property
+    def conditions(self) -> Conditions:
+        """How each row ran."""
+        flags = [(one.clock == "sustained", one.clock == "burst") for one in self.cases]
+        return Conditions(*np.array(flags, dtype=float).T)
+
     def start(self) -> tuple[Parameters, Parameters]:
         """Constants to refine and those held."""
         start, held = dict(PRIOR), Parameters()
@@ -63,7 +69,7 @@ class Rows:
         """What the clocks would show under those constants."""
         c = constants(found)
         of = self.of
-        seconds = cheapest(of, self.rates, c, np.array([float(one.clock == "sustained") for one in self.cases]))
+        seconds = cheapest(of, self.rates, c, self.conditions)
         if "quantise" in found:
             seconds = seconds + quantise_seconds(of, self.dtypes, self.rates, c, found["quantise"])
         if "clock_floor_neusight" in found:

@@ -25,12 +25,13 @@ def test_exit_code_is_the_verdict(run, pipeline, estimate, verdict: str, code: i
 def test_every_option_reaches_the_pipeline(run, pipeline) -> None:
     run(
         *ASKED, "--num-gpus", "8", "--mode", "forward", "--seq-len", "4096", "--micro-batch", "2",
-        "--precision", "fp32", "--optimizer", "lion", "--recompute", "full", "--attention", "unfused", "--runtime", "compile",
-        "--strict", "--refresh",
+        "--precision", "fp32", "--optimizer", "lion", "--recompute", "full", "--attention", "unfused",
+        "--runtime", "compile", "--strict", "--refresh",
     )  # fmt: skip
     asked = {
         "gpu": "t4", "num_gpus": 8, "mode": "forward", "seq_len": 4096, "micro_batch": 2, "precision": "fp32",
-        "optimizer": "lion", "recompute": "full", "attention": "unfused", "runtime": "compile", "strict": True, "refresh": True,
+        "optimizer": "lion", "recompute": "full", "attention": "unfused", "runtime": "compile",
+        "strict": True, "refresh": True,
     }  # fmt: skip
     assert pipeline.seen == [("estimate", ("tiny",), asked)]
 

@@ -40,7 +40,6 @@ def test_days_and_dollars(run: MfuReport) -> None:
         "llama-3.1-8b on 64 x h100-sxm-80gb: bf16-mixed, seq 8,192\n"
         "6,667 tokens/s per GPU, 426,688 over 64 GPUs\n"
         "N = 8,030,261,248 parameters, 525,336,576 in the input embedding\n"
-        "L = 32, H = 32, D = 128, S = 8,192\n"
         "\n"
         "utilisation  of peak        per GPU     per token  convention\n"
         "MFU          39.04 %  386.1 TFLOP/s  57.914 GFLOP  non-causal, without input embedding\n"

@@ -11,7 +11,7 @@ S is the whole tensor, n the ranks, B the bandwidth per direction of one rank. A
 a smooth minimum, (a^-16 + b^-16)^(-1/16), never below the least time of any of them on the wire.
 
 ignores  other traffic on the same links, slow ranks, which device sits where
-error    median 3 to 5 %, p90 9 to 20 % on NVSwitch, held-out rows; each fit states its own
+error    median 3 to 5 %, p90 12 to 18 % on NVSwitch, held-out rows; each fit states its own
 source   [aiconfigurator] nccl-tests and custom all-reduce, [vidur] kernel times
 """
 
@@ -38,6 +38,13 @@ FORMULAS = {
     "copy": "S / copy",
     "ramp": "half sqrt(S)",
     "protocol": "switch x / (1 + x) + simple y / (1 + y), x = (S / S1)^power, y = (S / S2)^power",
+}
+
+OWN_FORMULAS = {  # of an algorithm, where they differ
+    "nvls: latency": "nvls_hop n",
+    "nvls: wire": "w / (nvls_share B)",
+    "two_shot: latency": "alpha + hop (n - 1) + barrier",
+    "tree: latency": "alpha + hop (7 + 2 log2(n / 8))",
 }
 
 
@@ -165,7 +172,10 @@ def on_links(kind: str, nbytes: float, group: Group, library: str = "nccl", algo
 def _level(prefix: str, parts: dict[str, Array], sources: tuple[str, ...]) -> tuple[float, list[Term], float]:
     """Seconds, terms and latency of one level."""
     kept = {name: float(value) for name, value in parts.items() if value > 0}
-    listed = [Term(prefix + name, value, FORMULAS[name], sources) for name, value in kept.items()]
+    listed = [
+        Term(prefix + name, value, OWN_FORMULAS.get(prefix + name, FORMULAS[name]), sources)
+        for name, value in kept.items()
+    ]
     return sum(kept.values()), listed, sum(kept.get(name, 0.0) for name in ("latency", "protocol"))
 
 

@@ -20,7 +20,7 @@ from ..graph.errors import TorchperfError
 from ..graph.price import Price, Term
 from ..graph.system import SAME_RATE, Accelerator, Fit
 from ..graph.work import Work
-from .tiles import SPLITS, TILES, Array, Candidates, Constants, Products, Rates, candidates, cheapest
+from .tiles import SPLITS, TILES, Array, Candidates, Conditions, Constants, Products, Rates, candidates, cheapest
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def rates_of(accelerator: Accelerator, dtypes: str) -> Rates:
     for engine in engines:
         has = [accelerator.peak_flops_per_s(engine, name) for name in names if name in accelerator.dtypes(engine)]
         if has:
-            return Rates(max(has), accelerator.memory.bandwidth.value, accelerator.num_units.value)
+            return Rates(max(has), accelerator.memory.bandwidth.value, accelerator.num_units.value, accelerator.memory.l2.value)
     accelerator.peak(form.engine, form.peak)
     raise AssertionError("peak() has raised")
 
@@ -112,7 +112,7 @@ def seconds(
     """Seconds of each of many products of one class on one device."""
     c, floor = constants_of(fit_of(accelerator, dtypes))
     rates = rates_of(accelerator, dtypes)
-    total = cheapest(of, rates, c, np.full(len(of), float(sustained)))
+    total = cheapest(of, rates, c, Conditions.all(len(of), sustained))
     return total + quantise_seconds(of, dtypes, rates, c, floor) if quantise else total
 
 
@@ -152,7 +152,7 @@ class Pricer:
         fit = fit_of(self.accelerator, dtypes)
         c, floor = constants_of(fit)
         rates = rates_of(self.accelerator, dtypes)
-        all_of = candidates(of, rates, c, np.array([float(self.sustained)]))
+        all_of = candidates(of, rates, c, Conditions.all(1, self.sustained, self.resident))
         extra = float(quantise_seconds(of, dtypes, rates, c, floor)[0]) if self.quantise else 0.0
         return _price(all_of, int(np.argmin(all_of.seconds)), c, extra, (fit.source,))
 

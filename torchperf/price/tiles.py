@@ -12,8 +12,9 @@ hbm       (batch (x m k + w k n + write y m n)) * (1 + ramp u / CTAs in flight) 
 split     (4 + 4) splits batch m n / (l2_ratio bandwidth) + split, where splits > 1: fp32 partial sums through L2
 seconds   floor + min over candidates of fourth(loop, hbm) + split,    fourth(a, b) = (a^4 + b^4)^(1/4)
 
-At most 4 CTAs of a unit are in flight. Clocks fall under power: what the loop takes beyond `BURST` seconds, or all
-of it where the device is busy for long (`sustained`), runs e_burst / e_sustained slower.
+At most 4 CTAs of a unit are in flight. Clocks fall under power: what the loop takes beyond `burst` seconds, or all
+of it where the device is busy for long (`sustained`), runs e_burst / e_sustained slower. A product replayed on the
+same tensors (`resident`: a measurement, no model does it) finds of its bytes 1 / (1 + (bytes / (keep L2))^4) in L2.
 
 Monotone by construction. Bandwidth grows with the CTAs in flight, so a plain formula would let a larger problem be
 cheaper; but a smaller problem can always run on the larger one's grid. So hbm is taken over all grids padded within
@@ -39,7 +40,6 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 K_STEP = 32  # k is walked in steps of this
 K_SLICE = 128  # no slice of a split k is shorter
 IN_FLIGHT = 4  # CTAs that a unit keeps in flight
-BURST = 300e-6  # seconds that a device holds its burst clock
 CHUNK = 64  # problems at a time: a chunk's arrays stay in cache
 
 _TILE_M, _TILE_N, _SPLITS = (
@@ -50,11 +50,12 @@ _TILE_M, _TILE_N, _SPLITS = (
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What the formula needs of a device: peak in FLOP/s, HBM bandwidth in B/s, number of units."""
+    """What the formula needs of a device: peak in FLOP/s, HBM bandwidth in B/s, number of units, bytes of L2."""
 
     peak: float
     bandwidth: float
     num_units: float
+    l2: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class Constants:
     l2_ratio     L2 bandwidth over HBM bandwidth                   1
     ramp         share of the units in flight at which half the HBM bandwidth is reached   1
     write        cost of a written byte over that of a read byte   1
+    burst        for how long the burst clocks hold                s
+    keep         share of the L2 that keeps operands from one replay to the next           1
     """
 
     e_burst: float
@@ -83,6 +86,25 @@ class Constants:
     l2_ratio: float
     ramp: float
     write: float
+    burst: float
+    keep: float
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How each product runs, 1 or 0: at the clocks of a long run; replayed on tensors that may lie in L2."""
+
+    sustained: Array
+    resident: Array
+
+    @classmethod
+    def all(cls, num: int, sustained: bool = False, resident: bool = False) -> Conditions:
+        """The same for all of them."""
+        return cls(np.full(num, float(sustained)), np.full(num, float(resident)))
+
+    def __getitem__(self, rows: slice) -> Conditions:
+        """Those of some products."""
+        return Conditions(self.sustained[rows], self.resident[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +153,8 @@ def _padded(rise: Array, fall: Array, at: Array, end: Array) -> Array:
     return rise * (best - at) + fall / best
 
 
-def candidates(products: Products, rates: Rates, c: Constants, sustained: Array) -> Candidates:
-    """The formula of this module; `sustained` is 1 for products of a long run, 0 for a burst."""
+def candidates(products: Products, rates: Rates, c: Constants, conditions: Conditions) -> Candidates:
+    """The formula of this module."""
     batch, m, n, k = (column[:, None] for column in (products.batch, products.m, products.n, products.k))
     x, w, y, units = products.x_bytes, products.w_bytes, c.write * products.y_bytes, rates.num_units
     kslice = np.ceil(k / _SPLITS / K_STEP) * K_STEP
@@ -143,6 +165,9 @@ def candidates(products: Products, rates: Rates, c: Constants, sustained: Array)
     wave = c.cta + fourth(compute, l2) + c.k_step * kslice
 
     in_hbm = batch * (x * m * k + w * k * n + y * m * n)
+    kept = conditions.resident[:, None] / (1 + (in_hbm / (c.keep * rates.l2)) ** 4)
+    in_hbm = in_hbm * (1 - kept * (1 - 1 / c.l2_ratio))
+    free = c.burst * (1 - conditions.sustained[:, None])
     rise_m, rise_n, corner = k * (x * _TILE_M), k * (w * _TILE_N), y * _TILE_M * _TILE_N
     pressure = c.ramp * units / _SPLITS
     i, j = np.maximum(m / _TILE_M, 1), np.maximum(n / _TILE_N, 1)
@@ -153,20 +178,20 @@ def candidates(products: Products, rates: Rates, c: Constants, sustained: Array)
         grid = w_waves * units / (_SPLITS * batch)
         lag = _padded(batch * rise_m, pressure * rise_n, i, grid / j)
         lag += _padded(batch * rise_n, pressure * rise_m, j, grid / i)
-        lag = np.where(w_waves > IN_FLIGHT, in_hbm * (c.ramp / IN_FLIGHT), lag + pressure * corner)
+        lag = np.where(w_waves > IN_FLIGHT, in_hbm * (c.ramp / IN_FLIGHT), (1 - kept) * (lag + pressure * corner))
         loop = w_waves * wave
-        loop = loop + slower * np.maximum(loop - BURST * (1 - sustained[:, None]), 0)
+        loop = loop + slower * np.maximum(loop - free, 0)
         best = np.minimum(best, fourth(loop, (in_hbm + lag) / (c.e_memory * rates.bandwidth)))
     partial = np.where(_SPLITS > 1, (8 * _SPLITS) * (batch * m * n) / (c.l2_ratio * rates.bandwidth) + c.split, 0.0)
     hbm = np.broadcast_to(in_hbm / (c.e_memory * rates.bandwidth), waves.shape)
-    slow = slower * np.maximum(waves * wave - BURST * (1 - sustained[:, None]), 0)
+    slow = slower * np.maximum(waves * wave - free, 0)
     return Candidates(c.floor + best + partial, waves * compute, waves * l2, hbm, slow, waves)
 
 
-def cheapest(products: Products, rates: Rates, c: Constants, sustained: Array) -> Array:
+def cheapest(products: Products, rates: Rates, c: Constants, conditions: Conditions) -> Array:
     """Seconds of each product by its cheapest candidate."""
     seconds = np.empty(len(products))
     for start in range(0, len(products), CHUNK):
         rows = slice(start, start + CHUNK)
-        seconds[rows] = candidates(products[rows], rates, c, sustained[rows]).seconds.min(axis=1)
+        seconds[rows] = candidates(products[rows], rates, c, conditions[rows]).seconds.min(axis=1)
     return seconds
