@@ -12,6 +12,7 @@ from .graph.op import Op
 from .graph.price import Price, Prices
 from .graph.system import Accelerator, Runtime
 from .graph.work import Work, Works
+from .price.roofline import roofline
 from .rewrite import optimizer, precision
 from .schedule.memory import Peak
 from .schedule.timeline import StepTime
@@ -188,15 +189,9 @@ def answer(
 
 def _roofline(program: Graph, works: Works, device: Accelerator) -> float:
     """Seconds at full peaks, without floors: no run of this program is faster."""
-    total = 0.0
-    for count, row in zip(program.counts, works, strict=True):
-        for work in row:
-            compute = 0.0
-            if work.engine == "matrix":
-                engine = device.matmul_engine(work.dtype)
-                compute = work.flops_executed / device.peak_flops_per_s(engine, work.dtype)
-            total += count * max(compute, work.nbytes / device.memory.bandwidth.value)
-    return total
+    return sum(
+        count * sum(roofline(work, device) for work in row) for count, row in zip(program.counts, works, strict=True)
+    )
 
 
 def _assumptions(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import experts
 import numpy as np
 from simplex import FOLDS, Array, Parameters, third
 from simplex import fit as refine
@@ -138,39 +139,20 @@ def _start(rows: Rows, kernel: str) -> Parameters:
 
 
 def fit(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """{accelerator: {key: table of its fit}}; a kind without rows on a device is carried over from the others."""
+    """{accelerator: {key: table of its fit}} from the rows of a file in the shared format."""
+    rows = list(rows)
     devices = [device for device in read(rows) if device.cases]
     errors = held_out(devices)
-    sets = {device.accelerator.name: sets_of(device) for device in devices}
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for device in devices:
-        name = device.accelerator.name
-        tables = {kind: _table(device.of(kind), known, errors[name, kind]) for kind, known in sets[name].items()}
-        missing = [kind for kind in START if kind not in tables]
-        found[name] = tables | {kind: _carried(kind, device.accelerator, devices, sets) for kind in missing}
-    return found
-
-
-def _from_others(kind: str, to: Accelerator, sets: Mapping[str, Sets]) -> Parameters:
-    """The median of the other devices' constants of that kind, over the device's own floor."""
-    others = [own[kind] for name, own in sets.items() if name != to.name and kind in own]
-    shares = {name: float(np.median([c[name] for c in others])) for name in ("e_m", "l2_ratio")}
-    return {"floor": to.kernel_floor.value, **shares}
-
-
-def _carried(kind: str, to: Accelerator, devices: Sequence[Rows], sets: Mapping[str, Sets]) -> dict[str, Any]:
-    """Table of a kind that `to` has no rows of; its error is that of the same step on the devices that have some."""
-    errors: list[tuple[Case, float]] = []
-    for device in devices:
-        own = device.of(kind)
-        if own.cases and len([name for name in sets if kind in sets[name]]) > 1:
-            constants = {**sets[device.accelerator.name][kind], **_from_others(kind, device.accelerator, sets)}
-            error = own.seconds(constants, kind) / own.measured - 1
-            errors += zip(own.cases, error.tolist(), strict=True)
-    table = _table(Rows(to, tuple(case for case, _ in errors)), _from_others(kind, to, sets), errors)
-    names = ", ".join(name for name in sets if kind in sets[name])
-    rows = f"none of this device: median of {names}; errors are of one of them from the others"
-    return {**table, "rows": rows, "basis": "assumed"}
+    tables = {
+        device.accelerator.name: {
+            kernel: _table(device.of(kernel), constants, errors[device.accelerator.name, kernel])
+            for kernel, constants in sets_of(device).items()
+        }
+        for device in devices
+    }
+    for name, table in experts.fit(rows).items():
+        tables.setdefault(name, {})["experts"] = table
+    return tables
 
 
 def _table(rows: Rows, constants: Parameters, errors: Sequence[tuple[Case, float]]) -> dict[str, Any]:
@@ -189,3 +171,16 @@ def _table(rows: Rows, constants: Parameters, errors: Sequence[tuple[Case, float
         "source": source,
         "basis": "fitted",
     }
+
+
+def report(rows: Iterable[Mapping[str, str]], tables: Mapping[str, Any]) -> list[str]:
+    """Held-out errors of each op over all devices, and of each device over all ops."""
+    pooled: dict[str, list[float]] = {}
+    for (name, _), errors in held_out([device for device in read(rows) if device.cases]).items():
+        for row, error in errors:
+            for key in (row.op, name):
+                pooled.setdefault(key, []).append(abs(error))
+    return [
+        f"{name}: {len(errors)} rows, median {np.median(errors):.1%}, p90 {np.percentile(errors, 90):.1%}"
+        for name, errors in sorted(pooled.items())
+    ]

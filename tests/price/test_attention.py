@@ -145,7 +145,7 @@ def slow_decode(shape: Shape, c: Decode, peaks: Peaks) -> float:
         width * kv_element * passes / (c.stream * peaks.bandwidth / peaks.units),
         2 * group * width / (peaks.matrix / peaks.units),
     )
-    ways = [(batch * kv_heads, c.cta, per_key)] if group <= c.max_group else []
+    ways = [(batch * kv_heads, c.cta + c.head * group, per_key)] if group <= c.max_group else []
     if c.vector_share:
         ways.append((batch * heads, c.vector_cta, 2 * width / (c.vector_share * peaks.vector / peaks.units)))
     best = inf

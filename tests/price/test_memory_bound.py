@@ -13,7 +13,7 @@ from torchperf.graph.errors import TorchperfError
 from torchperf.graph.work import Work
 from torchperf.hardware import load_accelerator
 from torchperf.price.memory_bound import Constants, fit_of, parts, price
-from torchperf.validate.other_rows import on_clock
+from torchperf.validate.other_rows import Case, Experts, case, experts_met, on_clock
 
 DEVICES = ("a100-sxm-80gb", "h100-sxm-80gb", "t4", "v100-pcie-32gb", "mi300x")
 LOADED = {name: load_accelerator(name) for name in DEVICES}
@@ -85,3 +85,31 @@ def test_a_device_without_fits_says_so() -> None:
 def test_an_idle_device_shows_the_launch_then_half_of_it() -> None:
     kernel = np.array([1e-6, 15e-6, 100e-6])
     assert on_clock(kernel, 30e-6) == pytest.approx([30e-6, 30e-6, 115e-6])
+
+
+def row(op: str, shape: str, dtype: str = "float16", source: str = "vidur@0:x") -> dict[str, str]:
+    return {"source": source, "gpu": "A100-80GB", "op": op, "shape": shape, "dtype": dtype, "measured_us": "10"}
+
+
+def test_rows_become_the_bytes_that_they_move() -> None:
+    add, quantise = case(row("add", "8x4")), case(row("fp8_quantize_given_scale", "8x4", "bfloat16->fp8"))
+    assert isinstance(add, Case)
+    assert isinstance(quantise, Case)
+    assert (add.work.bytes_read, add.work.bytes_written, add.eager) == (128, 64, False)
+    assert (quantise.work.bytes_read, quantise.work.bytes_written) == (64, 32)
+    assert case(row("conv", "8x4")) == "no op `conv`"
+    assert case(row("add", "8x4", "int4")) == "no dtype `int4`"
+    assert case(row("add", "")) == "no `shape`"
+
+
+def test_fewer_experts_are_met_where_tokens_crowd() -> None:
+    shape = "tokens=16;hidden=64;inter=32;topk=6;experts=128;tp=1;ep={};dist={}"
+    even, halved, skewed = (
+        case(row("moe_ffn", shape.format(ep, dist), "bfloat16"))
+        for ep, dist in ((1, "balanced"), (2, "balanced"), (1, "power_law_1.2"))
+    )
+    assert isinstance(even, Experts)
+    assert isinstance(halved, Experts)
+    assert isinstance(skewed, Experts)
+    assert (experts_met(even), experts_met(halved)) == (96, 48)
+    assert experts_met(skewed) < 48

@@ -1,5 +1,5 @@
 """op + System + Runtime -> Price."""
 
-from .roofline import Pricer, price
+from .pricer import Pricer, price
 
 __all__ = ["Pricer", "price"]

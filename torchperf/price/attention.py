@@ -121,8 +121,9 @@ def decode(shape: Shape, c: Decode, peaks: Peaks, resident: bool = False) -> Par
 
     grouped  key = max((D + Dv) b ceil(D/256) / (stream bandwidth/SM), 2 G (D + Dv) / (peak/SM));  n = B Hkv
     vector   key = 2 (D + Dv) / (vector_share vector/SM), each query head by itself;               n = B H
-    whole    compute = max(1, n/SM) (cta + kv key)
-    split    compute = max(1, n/SM) cta + max(kv n/(fill SM), min(kv, 128)) key, and `combine` on the floor
+    start    grouped: cta + head G                                                   vector: vector_cta
+    whole    compute = max(1, n/SM) (start + kv key)
+    split    compute = max(1, n/SM) start + max(kv n/(fill SM), min(kv, 128)) key, and `combine` on the floor
     memory   bytes (1 + channel SM / max(B Hkv, SM)) / (e_m bandwidth (1 + (l2_ratio - 1) residence))
 
     The fastest of the four that the kernel has: groups up to max_group may be grouped, from split_group on split.
@@ -136,17 +137,19 @@ def decode(shape: Shape, c: Decode, peaks: Peaks, resident: bool = False) -> Par
     memory = nbytes * few / (c.e_m * peaks.bandwidth * (1 + (c.l2_ratio - 1) * share))
     stream = row * shape.passes * units / (c.stream * peaks.bandwidth)
     tensor = 2 * group * shape.widths * units / peaks.matrix
-    ways = [(shape.batch * shape.kv_heads, c.cta, np.maximum(stream, tensor), group <= c.max_group)]
+    cta = c.cta + c.head * group
+    ways = [(shape.batch * shape.kv_heads, cta, np.maximum(stream, tensor), group <= c.max_group)]
     if c.vector_share > 0:
         vector = 2 * shape.widths * units / (c.vector_share * peaks.vector)
-        ways.append((shape.batch * shape.heads, c.vector_cta, vector, np.ones_like(group, dtype=bool)))
+        alone = np.full_like(group, c.vector_cta)
+        ways.append((shape.batch * shape.heads, alone, vector, np.ones_like(group, dtype=bool)))
     best = np.full_like(memory, np.inf)
     compute, floor = np.zeros_like(memory), np.full_like(memory, c.floor)
-    for ctas, cta, key, allowed in ways:
+    for ctas, start, key, allowed in ways:
         load = np.maximum(1.0, ctas / units)
         part = np.maximum(keys * ctas / (c.fill * units), np.minimum(keys, SPLIT_KEYS))
-        whole = (c.floor, load * (cta + keys * key), allowed)
-        split = (c.floor + c.combine, load * cta + part * key, allowed & (group >= c.split_group))
+        whole = (c.floor, load * (start + keys * key), allowed)
+        split = (c.floor + c.combine, load * start + part * key, allowed & (group >= c.split_group))
         for base, time, possible in (whole, split):
             seconds = np.where(possible, base + np.hypot(time, memory), np.inf)
             better = seconds < best

@@ -73,6 +73,7 @@ class Decode:
     floor         seconds of the op and its launches
     combine       seconds that joining the parts of a split sequence costs
     cta           seconds of a CTA besides its keys, all query heads of a key head together
+    head          seconds that such a CTA takes for each of the query heads
     stream        rate at which SMs together take keys through such CTAs, over the bandwidth
     vector_cta    the same as `cta`, each query head by itself
     vector_share  share of the fp32 vector peak of that second kernel; 0 where there is none
@@ -87,6 +88,7 @@ class Decode:
     floor: float
     combine: float
     cta: float
+    head: float
     stream: float
     vector_cta: float
     vector_share: float

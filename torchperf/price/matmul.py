@@ -11,6 +11,7 @@ source    [williams2009] roofline; constants fitted to the rows that each fit na
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -48,7 +49,6 @@ FORMATS = {
 }
 CLASSES = {"bf16": "16bit", "fp16": "16bit", "fp8": "fp8", "int8": "sq", "fp4": "nvfp4", "fp32": "fp32", "tf32": "tf32"}
 LIKE = {"fp8_block": ("fp8",), "nvfp4": ("fp8",), "int4_wo": ("int8_wo",)}  # whose constants stand in, before 16bit
-SCARCE = 8  # no fit is read more than this often: pricers kept at once
 
 
 def constants_of(fit: Fit) -> tuple[Constants, float]:
@@ -77,25 +77,25 @@ def rates_of(accelerator: Accelerator, dtypes: str) -> Rates:
     for engine in engines:
         has = [accelerator.peak_flops_per_s(engine, name) for name in names if name in accelerator.dtypes(engine)]
         if has:
-            return Rates(max(has), accelerator.memory.bandwidth.value, accelerator.num_units.value, accelerator.memory.l2.value)
+            return Rates(
+                max(has), accelerator.memory.bandwidth.value, accelerator.num_units.value, accelerator.memory.l2.value
+            )
     accelerator.peak(form.engine, form.peak)
     raise AssertionError("peak() has raised")
 
 
-def products(
-    dtypes: str, batch: Array, m: Array, n: Array, k: Array, groups: Array | None = None, imbalance: float = 1.0
-) -> Products:
-    """Columns of products of one class. Rows in `groups` (> 1, mixture of experts) are spread evenly over them.
+def products(dtypes: str, sizes: Sequence[Array], groups: Array | None = None, imbalance: float = 1.0) -> Products:
+    """Columns batch, m, n, k of products of one class. Rows in `groups` (mixture of experts) are spread evenly.
 
     imbalance  rows of the most loaded device over the mean
     """
     form = FORMATS[dtypes]
-    columns = [np.asarray(column, dtype=float) for column in (batch, m, n, k)]
+    batch, m, n, k = (np.asarray(column, dtype=float) for column in sizes)
     if groups is not None:
-        rows = np.maximum(columns[1] * imbalance, 1.0)
+        rows = np.maximum(m * imbalance, 1.0)
         met = np.minimum(groups, rows)
-        columns[0], columns[1] = columns[0] * met, np.ceil(rows / met)
-    return Products(*columns, form.x, form.w, form.y)
+        batch, m = batch * met, np.ceil(rows / met)
+    return Products(batch, m, n, k, form.x, form.w, form.y)
 
 
 def quantise_seconds(of: Products, dtypes: str, rates: Rates, c: Constants, floor: float) -> Array:
@@ -123,6 +123,7 @@ class Pricer:
     quantise   16-bit activations are quantised within the op, at its cost
     imbalance  rows of the most loaded device over the mean, where rows go in groups
     dtypes     class of types, for one that the work's own type does not tell (`fp8_block`)
+    resident   replayed on the same tensors, which may lie in the L2: a measurement, not a model
     """
 
     def __init__(
@@ -132,9 +133,10 @@ class Pricer:
         quantise: bool = False,
         imbalance: float = 1.0,
         dtypes: str = "",
+        resident: bool = False,
     ) -> None:
         self.accelerator, self.sustained, self.quantise = accelerator, sustained, quantise
-        self.imbalance, self.dtypes = imbalance, dtypes
+        self.imbalance, self.dtypes, self.resident = imbalance, dtypes, resident
         self._known: dict[Work, Price] = {}
 
     def __call__(self, work: Work) -> Price:
@@ -164,9 +166,10 @@ def price(
     quantise: bool = False,
     imbalance: float = 1.0,
     dtypes: str = "",
+    resident: bool = False,
 ) -> Price:
     """Device time of one product, alone; arguments as of `Pricer`, which is to be kept for many."""
-    return Pricer(accelerator, sustained, quantise, imbalance, dtypes)(work)
+    return Pricer(accelerator, sustained, quantise, imbalance, dtypes, resident)(work)
 
 
 def _price(all_of: Candidates, best: int, c: Constants, extra: float, sources: tuple[str, ...]) -> Price:
@@ -217,10 +220,9 @@ def products_of(work: Work, imbalance: float = 1.0, dtypes: str = "") -> tuple[s
         if 0.25 <= packed < 1.5:
             dtypes = "int8_wo" if packed >= 0.9 else "int4_wo"
     if groups:
-        batch, m, n, k, met = _groups(work.equation, batch, m, n, k, groups)
-        of = products(dtypes, *(np.array([float(d)]) for d in (batch, m, n, k)), np.array([float(met)]), imbalance)
-        return dtypes, of
-    of = products(dtypes, *(np.array([float(d)]) for d in (batch, m, n, k)))
+        *sizes, met = _groups(work.equation, batch, m, n, k, groups)
+        return dtypes, products(dtypes, [np.array([size]) for size in sizes], np.array([met]), imbalance)
+    of = products(dtypes, [np.array([float(size)]) for size in (batch, m, n, k)])
     third = max(work.bytes_read - of.x_bytes * x_elements - of.w_bytes * w_elements, 0.0)
     y_bytes = (work.bytes_written + third) / y_elements if work.bytes_written else of.y_bytes
     element = bits(work.dtype) / 8
@@ -228,12 +230,12 @@ def products_of(work: Work, imbalance: float = 1.0, dtypes: str = "") -> tuple[s
     return dtypes, Products(of.batch, of.m, of.n, of.k, of.x_bytes, of.w_bytes, y_bytes)
 
 
-def _groups(equation: str, batch: int, m: int, n: int, k: int, groups: int) -> tuple[int, int, int, float, int]:
+def _groups(equation: str, batch: int, m: int, n: int, k: int, groups: int) -> list[float]:
     """Batch, m, n, k and groups such that m is what the groups share out."""
     if equation == "gmk,kn->mn":  # the columns lie in groups: the transposed product
-        return batch, n, m, k, groups
+        return [batch, n, m, k, groups]
     if equation == "mk,kn->gmn":  # k lies in groups: as many products, each over its own part
-        return groups, m, n, max(k / groups, 1.0), 1
+        return [groups, m, n, max(k / groups, 1.0), 1]
     if equation == "gmk,gkn->gmn":
-        return batch, m, n, k, 1
-    return batch, m, n, k, groups
+        return [batch, m, n, k, 1]
+    return [batch, m, n, k, groups]

@@ -12,9 +12,10 @@ hbm       (batch (x m k + w k n + write y m n)) * (1 + ramp u / CTAs in flight) 
 split     (4 + 4) splits batch m n / (l2_ratio bandwidth) + split, where splits > 1: fp32 partial sums through L2
 seconds   floor + min over candidates of fourth(loop, hbm) + split,    fourth(a, b) = (a^4 + b^4)^(1/4)
 
-At most 4 CTAs of a unit are in flight. Clocks fall under power: what the loop takes beyond `burst` seconds, or all
+At most 4 CTAs of a unit are in flight. Clocks fall under power: what the loop takes beyond `BURST` seconds, or all
 of it where the device is busy for long (`sustained`), runs e_burst / e_sustained slower. A product replayed on the
-same tensors (`resident`: a measurement, no model does it) finds of its bytes 1 / (1 + (bytes / (keep L2))^4) in L2.
+same tensors (`resident`: a measurement, no model does it) finds of x and y the share
+1 / (1 + (bytes / (keep L2))^4) in L2, and of w, which a replay turns over, that at four times the bytes.
 
 Monotone by construction. Bandwidth grows with the CTAs in flight, so a plain formula would let a larger problem be
 cheaper; but a smaller problem can always run on the larger one's grid. So hbm is taken over all grids padded within
@@ -40,6 +41,8 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 K_STEP = 32  # k is walked in steps of this
 K_SLICE = 128  # no slice of a split k is shorter
 IN_FLIGHT = 4  # CTAs that a unit keeps in flight
+BURST = 300e-6  # seconds that a device holds its burst clock
+W_TURN = 4  # how much sooner w leaves L2 between replays than x and y do
 CHUNK = 64  # problems at a time: a chunk's arrays stay in cache
 
 _TILE_M, _TILE_N, _SPLITS = (
@@ -72,7 +75,6 @@ class Constants:
     l2_ratio     L2 bandwidth over HBM bandwidth                   1
     ramp         share of the units in flight at which half the HBM bandwidth is reached   1
     write        cost of a written byte over that of a read byte   1
-    burst        for how long the burst clocks hold                s
     keep         share of the L2 that keeps operands from one replay to the next           1
     """
 
@@ -86,7 +88,6 @@ class Constants:
     l2_ratio: float
     ramp: float
     write: float
-    burst: float
     keep: float
 
 
@@ -153,6 +154,12 @@ def _padded(rise: Array, fall: Array, at: Array, end: Array) -> Array:
     return rise * (best - at) + fall / best
 
 
+def _kept(nbytes: Array, weights: Array, c: Constants, l2: float) -> Array:
+    """The share of the bytes of a replayed product that L2 still has: of w a share as if L2 were a quarter."""
+    filled = nbytes / (c.keep * l2)
+    return (nbytes - weights) / nbytes / (1 + filled**4) + weights / nbytes / (1 + (filled * W_TURN) ** 4)
+
+
 def candidates(products: Products, rates: Rates, c: Constants, conditions: Conditions) -> Candidates:
     """The formula of this module."""
     batch, m, n, k = (column[:, None] for column in (products.batch, products.m, products.n, products.k))
@@ -165,9 +172,9 @@ def candidates(products: Products, rates: Rates, c: Constants, conditions: Condi
     wave = c.cta + fourth(compute, l2) + c.k_step * kslice
 
     in_hbm = batch * (x * m * k + w * k * n + y * m * n)
-    kept = conditions.resident[:, None] / (1 + (in_hbm / (c.keep * rates.l2)) ** 4)
+    kept = _kept(in_hbm, batch * w * k * n, c, rates.l2) * conditions.resident[:, None]
     in_hbm = in_hbm * (1 - kept * (1 - 1 / c.l2_ratio))
-    free = c.burst * (1 - conditions.sustained[:, None])
+    free = BURST * (1 - conditions.sustained[:, None])
     rise_m, rise_n, corner = k * (x * _TILE_M), k * (w * _TILE_N), y * _TILE_M * _TILE_N
     pressure = c.ramp * units / _SPLITS
     i, j = np.maximum(m / _TILE_M, 1), np.maximum(n / _TILE_N, 1)

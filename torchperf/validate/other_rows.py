@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ..graph.price import Price
 from ..graph.system import Accelerator
 from ..graph.work import Work
+from ..price.matmul import price as matmul
 from ..price.memory_bound import fit_of, price
 
 COLUMNS = ("source", "gpu", "op", "shape", "dtype", "measured_us")
@@ -94,6 +95,67 @@ class Experts:
     ep: int
     skew: float
     seconds: float
+
+
+GIVEN = {"bfloat16": ("bf16", 2.0), "fp8": ("fp8", 1.0), "nvfp4": ("fp4", 0.5)}  # type, bytes of an element
+
+
+def experts_met(row: Experts) -> int:
+    """Experts of a rank that at least one token reaches: as many as it can be if balanced, else the mean of a draw.
+
+    1 - (1 - p_i)^draws summed over i, with p_i as i^-skew, shared out over the ranks
+    """
+    draws, here = row.tokens * row.topk, max(row.experts // row.ep, 1)
+    if not row.skew:
+        return max(min(here, round(draws / row.ep)), 1)
+    p = np.arange(1, row.experts + 1, dtype=float) ** -row.skew
+    met = np.sum(1 - (1 - p / p.sum()) ** draws)
+    return max(min(here, round(float(met) / row.ep)), 1)
+
+
+def experts_works(row: Experts) -> tuple[Work, Work, Work]:
+    """Up (gate and up together), silu * up, down: the rows that land on the mean rank."""
+    dtype, element = GIVEN[row.dtype]
+    rows = max(round(row.tokens * row.topk / row.ep), 1)
+    groups, inter = experts_met(row), max(row.inter // row.tp, 1)
+
+    def product(n: int, k: int) -> Work:
+        dims = (("batch", 1), ("m", rows), ("n", n), ("k", k), ("groups", groups))
+        read, written = int((rows * k + groups * n * k) * element), 2 * rows * n
+        flops = 2 * rows * n * k
+        return Work("matmul", "matrix", dtype, flops, flops, flops, read, written, dims, "mk,gkn->mn")
+
+    elements = rows * inter
+    flops = OPS["silu_mul"].flops * elements
+    gated = Work("pointwise", "vector", "bf16", flops, flops, flops, 4 * elements, 2 * elements)
+    return product(2 * inter, row.hidden), gated, product(row.hidden, inter)
+
+
+def experts_parts(row: Experts, accelerator: Accelerator) -> tuple[float, float]:
+    """Seconds of the products and the activation; and of taking tokens to experts and back, at peak bandwidth.
+
+    moved  2 b hidden (tokens + rows): each token read and written once, and so each row of an expert
+    raises TorchperfError where the device has no fit of matmul
+    """
+    up, gated, down = experts_works(row)
+    products = sum(matmul(work, accelerator).seconds for work in (up, down))
+    rows = up.dim("m")
+    moved = 2 * 2 * row.hidden * (row.tokens + rows) / accelerator.memory.bandwidth.value
+    return products + price(gated, accelerator, "gated").seconds, moved
+
+
+def experts_seconds(
+    products: NDArray[np.float64], moved: NDArray[np.float64], floor: float, slow: float, e_m: float
+) -> NDArray[np.float64]:
+    """floor + slow products + moved / e_m: routing's kernels, grouped products beside plain ones, the moves."""
+    return floor + slow * products + moved / e_m
+
+
+def predict_experts(row: Experts, accelerator: Accelerator) -> float:
+    """Our time of a mixture of experts; TorchperfError where the device has no fit `memory.experts`."""
+    fit = accelerator.fit("memory.experts")
+    products, moved = (np.array([part]) for part in experts_parts(row, accelerator))
+    return float(experts_seconds(products, moved, fit["floor"], fit["slow"], fit["e_m"])[0])
 
 
 def case(row: Mapping[str, str]) -> Case | Experts | str:

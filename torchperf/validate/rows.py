@@ -17,7 +17,7 @@ import numpy as np
 from ..graph.price import Price
 from ..graph.system import Accelerator
 from ..graph.work import Work
-from ..price.matmul import FORMATS, constants_of, fit_of, price
+from ..price.matmul import FORMATS, fit_of, price
 from ..price.tiles import Array
 
 COLUMNS = ("source", "gpu", "dtype", "m", "n", "k", "measured_us")
@@ -106,11 +106,9 @@ def work_of(of: Case) -> Work:
 
 def predict(of: Case, accelerator: Accelerator) -> tuple[Price, float]:
     """Our price of a case, and the seconds that its clock would show."""
-    found = price(work_of(of), accelerator, of.clock == "sustained", of.quantised, dtypes=of.dtypes)
+    burst = of.clock == "burst"
+    found = price(work_of(of), accelerator, of.clock == "sustained", of.quantised, dtypes=of.dtypes, resident=burst)
     if of.clock != "eager":
         return found, found.seconds
     floor = dict(fit_of(accelerator, of.dtypes).parameters).get("clock_floor_neusight", 0.0)
     return found, float(on_clock(np.array([found.seconds]), floor)[0])
-
-
-__all__ = ["Case", "case", "cases", "constants_of", "on_clock", "predict", "read", "work_of"]

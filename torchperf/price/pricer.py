@@ -1,0 +1,61 @@
+"""One price for any op: which formula an op takes, by its kind.
+
+matmul, convolution   matmul.py (a convolution is the product that it is lowered to)
+attention             attention.py
+view                  nothing
+everything else       memory_bound.py: bytes, with the vector engine's arithmetic beside them
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..graph.op import Op
+from ..graph.price import Price
+from ..graph.system import Runtime, System
+from ..graph.work import Work
+from . import attention, matmul, memory_bound
+
+NOTHING = Price(0.0, "none")
+
+
+class Pricer:
+    """Prices on one system under one runtime; equal work is priced once.
+
+    sustained   steady clocks, as in a training step; else short bursts, as a benchmark of one kernel sees them
+    """
+
+    def __init__(self, system: System, runtime: Runtime, sustained: bool = True) -> None:
+        self.system = system
+        self.runtime = runtime
+        self._matmul = matmul.Pricer(system.accelerator, sustained=sustained)
+        self._known: dict[tuple[Work, bool], Price] = {}
+
+    def __call__(self, op: Op, work: Work) -> Price:
+        """Device time of `op`, whose work is `work`. Raises TorchperfError where the device lacks the dtype."""
+        backward = "backward" in op.name
+        key = (work, backward)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._price(work, backward)
+        return known
+
+    def _price(self, work: Work, backward: bool) -> Price:
+        if work.nbytes == 0 and work.flops_executed == 0:
+            return NOTHING
+        if work.kind == "matmul" and _is_product(work):
+            return self._matmul(work)
+        if work.kind == "convolution" and _is_product(work):
+            return self._matmul(replace(work, kind="matmul"))
+        if work.kind == "attention" and work.dims:
+            return attention.price(work, self.system.accelerator, backward_pass=backward)
+        return memory_bound.price(work, self.system.accelerator)
+
+
+def _is_product(work: Work) -> bool:
+    return {"m", "n", "k"} <= {name for name, _ in work.dims}
+
+
+def price(op: Op, work: Work, system: System, runtime: Runtime) -> Price:
+    """Device time of one op, alone. For many, keep a `Pricer`."""
+    return Pricer(system, runtime)(op, work)
