@@ -1,7 +1,7 @@
 """Constants of matrix products from measured rows: one set per (accelerator, class of types).
 
-Every constant starts from a prior that no row has touched, the same for all devices, and `simplex` pulls it there:
-what the rows do not tell stays. The kernels of packed types walk k slowly and do not split it: a prior of their own.
+Every constant starts from a prior, the same for all devices, and `simplex` pulls it there: what the rows do not tell
+stays. The kernels of packed types walk k slowly and do not split it: a prior of their own.
 NeuSight's rows are long and launched one by one, so floor, cta and split stay at the prior and the clock's own floor
 is fitted. `keep` is fitted where a tenth of a device's rows of some class ran out of L2; elsewhere nothing is kept.
 """
@@ -24,8 +24,8 @@ from torchperf.price.tiles import Conditions, Constants, Products, Rates, cheape
 from torchperf.validate.rows import Case, cases, on_clock
 
 PRIOR: Parameters = {
-    "e_burst": 0.9, "e_sustained": 0.8, "e_memory": 0.9, "floor": 1.6e-6, "cta": 1.2e-6, "k_step": 3e-10,
-    "split": 2.5e-6, "l2_ratio": 5.0, "ramp": 0.4, "write": 1.3, "keep": 0.01,
+    "e_burst": 0.95, "e_sustained": 0.82, "e_memory": 0.93, "floor": 1.6e-6, "cta": 1.05e-6, "k_step": 3.7e-10,
+    "split": 2.5e-6, "l2_ratio": 6.5, "ramp": 0.38, "write": 1.25, "keep": 0.01,
 }  # fmt: skip
 PACKED: Parameters = {"split": 1e-5, "k_step": 8e-10}
 PACKED_CLASSES = ("nvfp4", "sq", "int8_wo", "int4_wo")

@@ -1,0 +1,102 @@
+"""Which ranks hold which part: chosen leaves as bits of one mesh axis.
+
+A mesh axis of size n is one bit, or a few (sub-axes, their sizes multiply to n): a leaf is split over a set of bits.
+With more ranks than KV heads, KV heads take one sub-axis and the query group the other, so K and V are held twice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from .algebra import Dim, Dims, Factor, flatten, leaves
+
+Held = tuple[int, bool]  # (mask of the bits that split a value, whether it is split twice over one of them)
+
+
+@dataclass(slots=True)
+class Split:
+    """A choice of leaves for one mesh axis.
+
+    axis       its name, "tp"
+    sizes      of the sub-axes, bit 0 first; most plans have one
+    chosen     id of a leaf -> (leaf, mask)
+    sequence   the leaf that splits what lies between the split regions (sequence parallel), or None
+    """
+
+    axis: str
+    sizes: tuple[int, ...]
+    chosen: dict[int, tuple[Factor, int]] = field(default_factory=dict)
+    sequence: Factor | None = None
+    memo: dict[int, Held] = field(default_factory=dict)
+
+    @property
+    def full(self) -> int:
+        """All bits."""
+        return (1 << len(self.sizes)) - 1
+
+    @property
+    def ranks(self) -> int:
+        return math.prod(self.sizes)
+
+    def degree(self, mask: int) -> int:
+        """Over how many ranks a mask splits."""
+        if mask == 0:
+            return 1
+        if len(self.sizes) == 1:
+            return self.sizes[0]
+        return math.prod(size for bit, size in enumerate(self.sizes) if mask >> bit & 1)
+
+    def held(self, dims: Dims) -> Held:
+        """How a value with these dims is split."""
+        known = self.memo.get(id(dims))
+        if known is None:
+            mask, twice = 0, False
+            for dim in dims:
+                own, double = self.of(dim)
+                twice = twice or double or bool(mask & own)
+                mask |= own
+            known = self.memo[id(dims)] = (mask, twice)
+        return known
+
+    def of(self, dim: Dim) -> Held:
+        """How one dim is split. A sum is split where any segment is: the others stay whole on every rank."""
+        mask, twice = 0, False
+        for factor in flatten(dim):
+            own = 0
+            if factor.kind == "sum":
+                for segment in factor.parts:
+                    part, double = self.of(segment)
+                    own |= part
+                    twice = twice or double
+            elif id(factor) in self.chosen:
+                own = self.chosen[id(factor)][1]
+            twice = twice or bool(mask & own)
+            mask |= own
+        return mask, twice
+
+    def mask_of(self, dims: Dims) -> int:
+        """The bits that any of these dims is split over."""
+        mask = 0
+        for dim in dims:
+            mask |= self.of(dim)[0]
+        return mask
+
+    def local(self, dim: Dim, whole: int = 0, sequence: bool = False) -> int:
+        """The length of a dim on one rank; bits in `whole` do not split; `sequence`: the sequence leaf does."""
+        length = 1
+        for factor in flatten(dim):
+            if factor.kind == "sum":
+                length *= sum(self.local(segment, whole, sequence) for segment in factor.parts)
+            else:
+                size = factor.size
+                if id(factor) in self.chosen:
+                    size //= self.degree(self.chosen[id(factor)][1] & ~whole)
+                elif sequence and factor is self.sequence:
+                    size //= self.ranks
+                length *= size
+        return length
+
+    def times_sequence(self, dims: Dims) -> int:
+        """How often the sequence leaf occurs in a value."""
+        return sum(leaf is self.sequence for dim in dims for leaf in leaves(dim)) if self.sequence is not None else 0

@@ -1,0 +1,116 @@
+"""What placement asks of a program again and again, worked out once: leaves, work and readers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from ..graph.op import Op
+from ..graph.tensor import Value
+from .algebra import Dim, Dims, leaves
+from .factors import Factors
+from .rules import base_name
+from .step import OpFactors
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A factored program, ready for many placements.
+
+    counts     how often each block runs
+    touched    of each op, the ids of all leaves that it meets
+    flops      of each op that contracts; nominal, the same formula whole and split
+    readers    (block, slot) -> ops of that block that read the storage otherwise than by a view
+    escapes    slots of each block that another block or the caller sees
+    members    class of storages -> its (block, slot) pairs
+    """
+
+    factors: Factors
+    counts: tuple[int, ...] = ()
+    touched: list[list[frozenset[int]]] = field(default_factory=list)
+    flops: list[list[float]] = field(default_factory=list)
+    readers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    escapes: list[frozenset[int]] = field(default_factory=list)
+    members: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    values: dict[int, Value] = field(default_factory=dict)
+
+
+def prepare(factors: Factors) -> Prepared:
+    """Everything about a program that does not depend on the plan."""
+    graph = factors.graph
+    out = Prepared(factors, graph.counts)
+    memo: dict[int, frozenset[int]] = {}
+
+    def of_dims(dims: Dims) -> frozenset[int]:
+        found = memo.get(id(dims))
+        if found is None:
+            found = memo[id(dims)] = frozenset(id(leaf) for dim in dims for leaf in leaves(dim))
+        return found
+
+    def of_dim(dim: Dim) -> frozenset[int]:
+        found = memo.get(id(dim))
+        if found is None:
+            found = memo[id(dim)] = frozenset(id(leaf) for leaf in leaves(dim))
+        return found
+
+    for b, (block, records) in enumerate(zip(graph.blocks, factors.blocks, strict=True)):
+        out.touched.append([_touched(facts, of_dims, of_dim) for facts in records])
+        out.flops.append([_flops(facts) for facts in records])
+        for i, (op, facts) in enumerate(zip(block.ops, records, strict=True)):
+            if facts.kind == "create" or is_view(op):
+                continue
+            for slot in {value.slot for value in op.inputs}:
+                out.readers.setdefault((b, slot), []).append(i)
+        for slot, cls in enumerate(factors.classes.of[b]):
+            out.members.setdefault(cls, []).append((b, slot))
+    held = set(graph.facts.outputs)
+    seen_by_caller = {
+        (segment.block, slot) for segment in graph.segments for slot, s in enumerate(segment.storages) if s in held
+    }
+    for b, block in enumerate(graph.blocks):
+        of = factors.classes.of[b]
+        out.escapes.append(
+            frozenset(
+                slot
+                for slot in range(len(block.storages))
+                if len(out.members[of[slot]]) > 1 or (b, slot) in seen_by_caller or block.storages[slot].kind == "grad"
+            )
+        )
+    return out
+
+
+def is_view(op: Op) -> bool:
+    """Whether the op only looks at what it reads in another way."""
+    return bool(op.outputs) and bool(op.inputs) and not op.name.split(".")[1].endswith("_") and all(
+        value.slot == op.inputs[0].slot for value in op.outputs
+    )
+
+
+def _touched(facts: OpFactors, of_dims: object, of_dim: object) -> frozenset[int]:
+    found: set[int] = set()
+    for dims in (*facts.inputs, *facts.outputs):
+        found |= of_dims(dims)  # type: ignore[operator]
+    for contracted in facts.contracted:
+        for dim in contracted:
+            found |= of_dim(dim)  # type: ignore[operator]
+    if facts.ragged is not None:
+        found |= of_dim(facts.ragged)  # type: ignore[operator]
+    return frozenset(found)
+
+
+def _flops(facts: OpFactors) -> float:
+    """Multiply-adds, twice, of a contraction; 0 for the rest."""
+    if facts.kind != "matmul":
+        return 0.0
+    op, name = facts.op, base_name(facts.op.name)
+    if "attention" in name:
+        at = 1 if "backward" in name else 0
+        keys = op.inputs[at + 1].shape[2]
+        return 4.0 * op.inputs[at].numel * keys * (2.5 if at else 1.0)  # type: ignore[operator]
+    if name == "convolution":
+        return 2.0 * op.outputs[0].numel * math.prod(op.inputs[1].shape[1:])  # type: ignore[arg-type]
+    if name == "convolution_backward":
+        return 2.0 * op.inputs[0].numel * math.prod(op.inputs[2].shape[1:]) * min(len(op.outputs), 2)  # type: ignore[arg-type]
+    if name == "_grouped_mm":
+        return 2.0 * op.inputs[0].numel * op.inputs[1].shape[-1]  # type: ignore[operator]
+    return 2.0 * op.outputs[0].numel * op.inputs[-2].shape[-1]  # type: ignore[operator]
