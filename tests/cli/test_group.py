@@ -30,7 +30,11 @@ def test_help_lists_every_command_with_its_own_words(run) -> None:
         assert import_module(f"torchperf.cli.{name}").command.short_help == short
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "hardware list", "hardware show"])
+GROUPS = {"hardware": ("list", "show", "check"), "kernel": ("matmul", "attention", "collective")}
+GROUPS["validate"] = ("ops", "collectives")
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *(f"{group} {name}" for group in GROUPS for name in GROUPS[group])])
 def test_every_command_and_option_is_documented(run, command: str) -> None:
     result = run(*command.split(), "--help")
     assert result.exit_code == 0
@@ -40,7 +44,7 @@ def test_every_command_and_option_is_documented(run, command: str) -> None:
         parsed = parsed.commands[name]
     assert parsed.help
     assert all(option.help for option in parsed.params if option.param_type_name == "option")
-    if command != "hardware":
+    if command not in GROUPS:
         assert "--debug" in result.stdout
 
 

@@ -27,11 +27,6 @@ def more_bandwidth(device: Accelerator, by: float) -> Accelerator:
     return replace(device, memory=replace(device.memory, bandwidth=replace(width, value=width.value * by)))
 
 
-def better_efficiency(device: Accelerator, by: float) -> Accelerator:
-    rows = tuple(replace(e, share=replace(e.share, value=min(1.0, e.share.value * by))) for e in device.efficiencies)
-    return replace(device, efficiencies=rows)
-
-
 def shorter_floor(device: Accelerator, by: float) -> Accelerator:
     return replace(device, kernel_floor=replace(device.kernel_floor, value=device.kernel_floor.value / by))
 
@@ -47,7 +42,7 @@ def prices(program: tuple[Graph, Works], device: Accelerator) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("change", [faster_peaks, more_bandwidth, better_efficiency, shorter_floor])
+@pytest.mark.parametrize("change", [faster_peaks, more_bandwidth, shorter_floor])
 @pytest.mark.parametrize("by", [1.01, 2.0, 10.0])
 def test_a_price_falls_or_stays(captured, change: Change, by: float) -> None:
     """Each op of a training step of GPT-2 by itself; some are bound by compute, some by memory, some by launch."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torchperf.report.record import Hardware
 
 
-@click.group("hardware", short_help="The hardware database: list it, show a record with its sources.")
+@click.group("hardware", short_help="The hardware database: list it, show a record with its sources, check a file.")
 def command() -> None:
     """The hardware database: list it, show a record with its sources, check a file of your own."""
 

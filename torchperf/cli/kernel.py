@@ -46,7 +46,7 @@ sustained = click.option("--sustained", is_flag=True, help="Steady clocks, as in
 @_size("batch", "Products side by side.", "1")
 @click.option("--groups", callback=options.count, metavar="N", help="Experts that the rows are shared over.")
 @click.option("--imbalance", callback=options.positive, metavar="X", default="1", help="Most loaded expert over mean.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True)
+@click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True, help="Type of the operands.")
 @click.option("--quantise", is_flag=True, help="Add the kernel that quantises the activations.")
 @sustained
 @sweep
@@ -87,8 +87,21 @@ def matmul(
 @click.option("--full", is_flag=True, help="Every query sees every key; else causal.")
 @click.option("--window", callback=options.count, metavar="N", help="Keys that a query sees at most.")
 @click.option("--backward", is_flag=True, help="The backward kernel.")
-@click.option("--kernel", "library", type=click.Choice(["default", "vllm", "trtllm"]), default="default")
-@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp8"]), default="bf16", show_default=True)
+@click.option(
+    "--kernel",
+    "library",
+    type=click.Choice(["default", "vllm", "trtllm"]),
+    default="default",
+    show_default=True,
+    help="PyTorch's own, or the kernel of a serving library.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["bf16", "fp16", "fp8"]),
+    default="bf16",
+    show_default=True,
+    help="Type of queries, keys and values.",
+)
 @click.option("--kv-dtype", type=click.Choice(["bf16", "fp8"]), help="Type of the cache, where it is another.")
 @sweep
 @options.json_to
@@ -127,6 +140,7 @@ def attention(
     type=click.Choice(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p"]),
     default="all_reduce",
     show_default=True,
+    help="What is done; p2p is a send and its receive.",
 )
 @_size("bytes", "The whole tensor, as nccl-tests counts it.", required=True)
 @_size("ranks", "Devices in the group.", required=True)

@@ -72,13 +72,17 @@ class Factors:
         return list(found.values())
 
     def __str__(self) -> str:
-        return "\n".join(f"{name}: " + " x ".join(f"[{show(d)}]" for d in dims) for name, dims in self.parameters.items())
+        return "\n".join(
+            f"{name}: " + " x ".join(f"[{show(d)}]" for d in dims) for name, dims in self.parameters.items()
+        )
 
 
 def propagate(graph: Graph) -> Factors:
     """The factors of a bound graph; raises TorchperfError where it is not bound."""
     if graph.bound is None and graph.facts.ranges:
-        raise TorchperfError("the graph has free sizes", hint="bind it before it is split: `capture.bind(batch=, seq=)`")
+        raise TorchperfError(
+            "the graph has free sizes", hint="bind it before it is split: `capture.bind(batch=, seq=)`"
+        )
     return _Propagation(graph).run()
 
 
@@ -184,7 +188,9 @@ class _Propagation:
     def _op(self, b: int, i: int) -> OpFactors:
         op = self.graph.blocks[b].ops[i]
         facts = OpFactors(op, [self._read(b, i, value) for value in op.inputs])
-        step = Step(facts, lambda text: self._note(self.out.clashes, b, i, text), lambda d, n: self.hints.append((d, n)))
+        step = Step(
+            facts, lambda text: self._note(self.out.clashes, b, i, text), lambda d, n: self.hints.append((d, n))
+        )
         rule = find(op.name)
         if rule is None:
             facts.known = False

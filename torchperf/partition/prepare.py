@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 
 from ..graph.op import Op
-from ..graph.tensor import Value
 from .algebra import Dim, Dims, leaves
 from .factors import Factors
 from .rules import base_name
@@ -23,6 +22,8 @@ class Prepared:
     readers    (block, slot) -> ops of that block that read the storage otherwise than by a view
     escapes    slots of each block that another block or the caller sees
     members    class of storages -> its (block, slot) pairs
+    views      of each op, whether it only looks at what it reads in another way
+    moved      of each op, the bytes that it reads and writes
     """
 
     factors: Factors
@@ -32,7 +33,8 @@ class Prepared:
     readers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     escapes: list[frozenset[int]] = field(default_factory=list)
     members: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    values: dict[int, Value] = field(default_factory=dict)
+    views: list[list[bool]] = field(default_factory=list)
+    moved: list[list[int]] = field(default_factory=list)
 
 
 def prepare(factors: Factors) -> Prepared:
@@ -56,8 +58,11 @@ def prepare(factors: Factors) -> Prepared:
     for b, (block, records) in enumerate(zip(graph.blocks, factors.blocks, strict=True)):
         out.touched.append([_touched(facts, of_dims, of_dim) for facts in records])
         out.flops.append([_flops(facts) for facts in records])
+        views = [is_view(op) for op in block.ops]
+        out.views.append(views)
+        out.moved.append([0 if v else sum(x.nbytes for x in (*op.inputs, *op.outputs)) for op, v in zip(block.ops, views, strict=True)])
         for i, (op, facts) in enumerate(zip(block.ops, records, strict=True)):
-            if facts.kind == "create" or is_view(op):
+            if facts.kind == "create" or views[i]:
                 continue
             for slot in {value.slot for value in op.inputs}:
                 out.readers.setdefault((b, slot), []).append(i)
@@ -81,8 +86,11 @@ def prepare(factors: Factors) -> Prepared:
 
 def is_view(op: Op) -> bool:
     """Whether the op only looks at what it reads in another way."""
-    return bool(op.outputs) and bool(op.inputs) and not op.name.split(".")[1].endswith("_") and all(
-        value.slot == op.inputs[0].slot for value in op.outputs
+    return (
+        bool(op.outputs)
+        and bool(op.inputs)
+        and not op.name.split(".")[1].endswith("_")
+        and all(value.slot == op.inputs[0].slot for value in op.outputs)
     )
 
 

@@ -54,7 +54,10 @@ def classes(graph: Graph) -> Classes:
                 pairs.add((known, slot))
     for a, b in pairs:
         parent[find(a)] = find(b)
-    of = tuple(tuple(find(start + slot) for slot in range(len(b.storages))) for start, b in zip(base, graph.blocks, strict=True))
+    of = tuple(
+        tuple(find(start + slot) for slot in range(len(b.storages)))
+        for start, b in zip(base, graph.blocks, strict=True)
+    )
     owner = {p.storage: p for p in (*graph.facts.buffers, *graph.facts.parameters) if p.storage >= 0}
     parameter: dict[int, Parameter] = {}
     for storage, slot in first.items():
