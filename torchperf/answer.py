@@ -103,7 +103,7 @@ def _memory(
     parameters = sum(nbytes(p.numel, p.dtype) for p in program.facts.parameters)
     buffers = sum(nbytes(b.numel, b.dtype) for b in program.facts.buffers)
     train = program.facts.mode == "train"
-    gradients = sum(nbytes(p.numel, p.dtype) for p in program.facts.parameters if p.trainable) if train else 0
+    gradients = sum(nbytes(p.numel, p.dtype) for p in program.facts.parameters if p.trained) if train else 0
     rows: list[tuple[str, float]] = [(f"weights {to.compute}", bits(to.compute) / 8)]
     kept = optimizer.state(program, optimizer_name, to) if train else None
     if kept:
@@ -182,7 +182,7 @@ def answer(
         top_kernels=_top(program, works, prices),
         unpriced=unpriced_ops(program, works),
         guesses=facts.guesses,
-        assumptions=_assumptions(graph, num_gpus, used, time, recompute_how, program),
+        assumptions=(*_assumptions(graph, num_gpus, used, time, recompute_how, program), *_borrowed(device)),
         sources=tuple(sorted({s for row in prices for p in row for t in p.terms for s in t.sources})),
     )
 
@@ -194,12 +194,25 @@ def _roofline(program: Graph, works: Works, device: Accelerator) -> float:
     )
 
 
+def _borrowed(device: Accelerator) -> tuple[str, ...]:
+    """What is told where the kernels of a device have no measured rows of their own."""
+    borrowed = sorted({fit.name.split(".")[0] for fit in device.fits if fit.basis == "assumed"})
+    if not borrowed:
+        return ()
+    names = ", ".join(f"`{name}`" for name in device.fits_from) or "its family"
+    return (f"constants of {', '.join(borrowed)} kernels without rows of `{device.name}` are those of {names}",)
+
+
 def _assumptions(
     graph: Graph, num_gpus: int, used: Memory, time: StepTime, recompute_how: str, program: Graph
 ) -> tuple[str, ...]:
     found = list(graph.facts.assumptions)
     if any(op.name.startswith("torchperf.attention") for op, _ in graph.ops()):
         found.append("attention masks hold no padding: causal, window and chunk are the model's own arguments")
+    if any(op.name == "torchperf.attention.default" and op.find("bias") is not None for op, _ in program.ops()):
+        found.append(
+            "attention with a mask or bias that is a tensor computes every pair: what the tensor masks is unknown"
+        )
     if any("_grouped_mm" in op.name for op, _ in graph.ops()):
         found.append("tokens are spread evenly over the experts")
     if graph.facts.mode == "train":
@@ -208,7 +221,11 @@ def _assumptions(
         found.append(f"{num_gpus} replicas, each as estimated; communication between them is not priced")
     if any(block.phase == "recompute" for block in graph.blocks):
         found.append("the model checkpoints itself: what it repeats is counted as recompute")
-    elif recompute_how == "full" and not any(block.phase == "recompute" for block in program.blocks):
+    elif (
+        graph.facts.mode == "train"
+        and recompute_how == "full"
+        and not any(block.phase == "recompute" for block in program.blocks)
+    ):
         found.append("`--recompute full` has no repeated layer to work on")
     if time.step > 1.2 * time.device:
         found.append("the host cannot issue kernels as fast as the device runs them: the step is launch bound")

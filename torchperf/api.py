@@ -7,6 +7,7 @@ from typing import Any
 
 from .frontend import load as frontend_load
 from .frontend import store
+from .graph.errors import TorchperfError
 from .graph.graph import Capture
 
 
@@ -22,10 +23,19 @@ def capture(
     Raises TorchperfError where the model cannot be captured.
     """
     sizes = {key: size for key, size in (("batch", micro_batch), ("seq", seq_len)) if size is not None}
+    if mode not in ("train", "forward"):
+        raise TorchperfError(f"unknown mode `{mode}`", hint="one of train, forward")
+    if isinstance(model, Path):
+        model = str(model)
     if isinstance(model, str):
         return frontend_load.load(model, mode, sizes, refresh)[0]
-    from .frontend.live import subject_of_module
+    from .frontend.live import is_module, subject_of_module
 
+    if not is_module(model):
+        raise TorchperfError(
+            f"a model is a name, a path or an nn.Module, not `{type(model).__name__}`",
+            hint="give what the command line takes, or a live module and its inputs",
+        )
     subject = subject_of_module(model, inputs, name or type(model).__name__)
     return frontend_load.extend(None, subject, mode, sizes)
 

@@ -26,12 +26,14 @@ def inspect(
 
     def add(path: str, column: int, amount: int) -> None:
         for cut in _prefixes(path, depth):
-            rows.setdefault(cut, [0, 0, 0, 0, 0])[column] += amount
+            rows.setdefault(cut, [0, 0, 0, 0])[column] += amount
 
     for count, block, row in zip(program.counts, program.blocks, works, strict=True):
         for op, work in zip(block.ops, row, strict=True):
             if work.engine == "matrix":
-                add(op.module, {"forward": 1, "backward": 2}.get(block.phase, 4), count * work.flops)
+                column = {"forward": 1, "backward": 2}.get(block.phase)
+                if column is not None:
+                    add(op.module, column, count * work.flops)
             add(op.module, 3, count * work.nbytes)
     layers = _layers(program)
     for parameter in program.facts.parameters:
@@ -39,11 +41,11 @@ def inspect(
     saved = _saved_by_module(program, works)
     for path in saved:
         for cut in _prefixes(path, depth):
-            rows.setdefault(cut, [0, 0, 0, 0, 0])
+            rows.setdefault(cut, [0, 0, 0, 0])
     table = []
     order = sorted(rows, key=lambda path: [(_natural(part)) for part in path.split(".")] if path else [])
     for path in order:
-        parameters, forward, backward, nbytes, _ = rows[path]
+        parameters, forward, backward, nbytes = rows[path]
         held = sum(n for p, n in saved.items() if path == "" or p == path or p.startswith(path + "."))
         table.append(ModuleRow(path, _calls(path, layers), parameters, forward, backward, nbytes, held))
     facts = graph.facts

@@ -28,6 +28,9 @@ def mfu(
     seconds. The FLOPs come from `model`, or from `parameters` alone (6 N), or from `flops_per_token`.
     Raises TorchperfError.
     """
+    for name, value in (("num_gpus", num_gpus), ("wall_s", wall_s), ("tokens", tokens), ("goodput", goodput)):
+        if value is not None and value <= 0:
+            raise TorchperfError(f"`{name}` is {value}: it must be above 0")
     device = load_accelerator(gpu)
     compute = precision_of(precision).compute
     peak = device.peak_flops_per_s(device.matmul_engine(compute), compute)

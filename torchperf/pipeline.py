@@ -13,6 +13,7 @@ from .graph.system import Accelerator, Runtime
 from .graph.work import Works
 from .price import Pricer
 from .rewrite import attention, optimizer, precision, recompute
+from .rewrite import optimizer as rewrite_optimizer
 from .schedule import memory, timeline
 
 
@@ -30,6 +31,9 @@ def estimate(
     sizes      `micro_batch` samples of `seq_len` tokens; None takes the model's default
     Raises TorchperfError. `strict` refuses operators without a rule.
     """
+    if num_gpus < 1:
+        raise TorchperfError(f"`num_gpus` is {num_gpus}: it must be at least 1")
+    rewrite_optimizer.known(optimizer)
     device = hardware.load_accelerator(gpu)
     runs_on = hardware.load_runtime(runtime)
     _check_dtype(device, precision)
@@ -74,6 +78,13 @@ def bound_graph(
 ) -> Graph:
     """The model's recorded program at the sizes asked for."""
     sizes = {name: size for name, size in (("batch", micro_batch), ("seq", seq_len)) if size is not None}
+    if mode not in ("train", "forward"):
+        raise TorchperfError(f"unknown mode `{mode}`", hint="one of train, forward")
+    if not isinstance(model, (str, Capture)):
+        raise TorchperfError(
+            f"a model is a name, a path or a capture, not `{type(model).__name__}`",
+            hint="capture a live module first: `torchperf.capture(module, inputs)`",
+        )
     if isinstance(model, Capture):
         if model.facts.mode != mode:
             raise TorchperfError(f"the capture is of mode `{model.facts.mode}`", hint=f"capture it with mode `{mode}`")

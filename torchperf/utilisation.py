@@ -13,7 +13,7 @@ from .graph.work import Work, Works
 NONCAUSAL = "non-causal, without input embedding: 6 (N - N_embedding) + 12 L H D S"
 CAUSAL = "causal: 6 (N - N_embedding) + 6 L H D S"
 PALM = "non-causal, with input embedding (PaLM): 6 N + 12 L H D S"
-COUNTED = "counted from the graph: forward and backward matmuls, causal attention"
+COUNTED = "counted from the graph: matmuls of forward and backward, the pairs that attention's mask leaves"
 HARDWARE = "counted from the graph, with what is recomputed"
 PUBLISHED = "published: 4/3 of the non-causal MFU under full recompute"
 
@@ -42,6 +42,9 @@ def active_parameters(graph: Graph, tokens: int) -> Active:
     looked_up: dict[str, int] = {}
     multiplied: set[str] = set()
     idle: dict[str, float] = {}
+    experts = {
+        op.inputs[1].shape[0] for op, _ in graph.ops() if "_grouped_mm" in op.name and len(op.inputs[1].shape) == 3
+    }
     for segment in graph.segments:
         block = graph.blocks[segment.block]
         if block.phase != "forward":
@@ -56,8 +59,11 @@ def active_parameters(graph: Graph, tokens: int) -> Active:
                 if op.name.startswith(("aten.embedding.", "aten.embedding_bag", "aten._embedding_bag")):
                     looked_up[key] = numel.get(name, 0)
                 elif op.name.startswith("aten.index.") and operand == "self" and len(value.shape) > 1:
-                    share = min(1.0, op.outputs[0].numel / (tokens * value.numel))  # biases of experts, by row
-                    idle[key] = numel.get(name, 0) * (1 - share)
+                    if value.shape[0] in experts:  # biases of experts, by row
+                        share = min(1.0, op.outputs[0].numel / (tokens * value.numel))
+                        idle[key] = numel.get(name, 0) * (1 - share)
+                    else:
+                        looked_up[key] = numel.get(name, 0)
                 elif op.name.startswith(("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten._grouped_mm")):
                     multiplied.add(key)
                     if "_grouped_mm" in op.name and operand == "mat2" and len(value.shape) == 3:

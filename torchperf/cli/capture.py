@@ -70,5 +70,6 @@ def command(
 def free(capture: Capture) -> list[str]:
     """The sizes that stay free, or the reason why none does."""
     limits = dict(capture.facts.limits)
-    names = [f"`{n}` up to {limits[n]:,}" if n in limits else f"any `{n}`" for n, _ in capture.facts.sizes]
+    free = {n for g in capture.graphs for n, low, high, _ in g.facts.ranges if high == -1 or high > low}
+    names = [f"`{n}` up to {limits[n]:,}" if n in limits else f"any `{n}`" for n, _ in capture.facts.sizes if n in free]
     return names if names and not capture.facts.fixed else ["fixed sizes"]

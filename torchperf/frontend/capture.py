@@ -20,7 +20,7 @@ import torch
 from ..graph.errors import TorchperfError
 from ..graph.graph import Block, Facts, Graph, Input, Parameter, Segment
 from . import fold, regime, truncate
-from .fit import Unfit, fit, misses
+from .fit import Unfit, fit, misses, show
 from .record import DTYPES
 from .run import Recording, record
 from .sizes import Fitter
@@ -56,7 +56,10 @@ def _capture_free(subject: Subject, mode: str, asked: Mapping[str, int], where: 
     points = regime.points(where)
     probes = regime.probes(where, asked, points)
     layers = fold.units(subject.module)
-    full = record(subject, points[0], mode)
+    try:
+        full = record(subject, points[0], mode)
+    except TorchperfError as error:
+        raise Unfit(f"at {show(points[0])} {error.message}") from error
     cut = fold.runs(full.tape, layers)
     wanted = {fold.signature(full.tape, run) for run in cut}
     for keep in truncate.lengths(full.tape, cut, layers):
@@ -67,7 +70,7 @@ def _capture_free(subject: Subject, mode: str, asked: Mapping[str, int], where: 
                 continue
             seen = {fold.signature(first, run): run for run in fold.runs(first, layers)}
             if wanted <= seen.keys():
-                others = [record(subject, point, mode) for point in points[1:]]
+                others = [_other(subject, mode, first, point) for point in points[1:]]
                 fitted = fit(first, [o.tape for o in others], points, subject.breaks)
                 missed = {name: _probe(subject, mode, first, fitted, point) for name, point in probes.items()}
                 break
@@ -79,6 +82,17 @@ def _capture_free(subject: Subject, mode: str, asked: Mapping[str, int], where: 
     shapes = _input_shapes(full, others, points)
     bounds = tuple((r.name, r.low, r.high, r.step) for r in where)
     return Graph(_facts(subject, mode, full, bounds, shapes, ""), blocks, segments)
+
+
+def _other(subject: Subject, mode: str, first: Tape, point: Mapping[str, int]) -> Recording:
+    """The recording at another point of the regime; Unfit as soon as the model refuses it or runs other operators."""
+    try:
+        found = record(subject, point, mode)
+    except TorchperfError as error:
+        raise Unfit(f"at {show(point)} {error.message}") from error
+    if found.tape.keys != first.keys:
+        raise Unfit(f"the model runs other operators at {show(point)}")
+    return found
 
 
 def _probe(subject: Subject, mode: str, first: Tape, fitted: list[fold.Fitted], point: Mapping[str, int]) -> str:
@@ -130,6 +144,7 @@ def _facts(
 ) -> Facts:  # fmt: skip
     tape, module = recording.tape, subject.module
     by_name = {name: i for i, name in enumerate(tape.names) if name and tape.kinds[i] in ("param", "buffer")}
+    reached = {name for i, name in enumerate(tape.names) if name and tape.kinds[i] == "grad"}
     assumptions = list(subject.assumptions)
     if not recording.loss_found:
         assumptions.append("forward returns no loss: the sum of its outputs stands in for one")
@@ -146,6 +161,7 @@ def _facts(
             Parameter(
                 tuple(paths), tuple(tensors[key].shape), DTYPES[tensors[key].dtype], tensors[key].requires_grad,
                 next((by_name[p] for p in paths if p in by_name), -1),
+                mode != "train" or not tensors[key].requires_grad or not reached.isdisjoint(paths),
             )
             for key, paths in names.items()
         )  # fmt: skip

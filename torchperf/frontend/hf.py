@@ -17,7 +17,7 @@ from .subject import Arguments, Subject
 
 DEFAULT_SEQ = 4096
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_sequence_length")
-_RELATIVE = ("t5", "mt5", "umt5", "longt5", "switch_transformers", "mamba", "mamba2", "bloom", "xlnet")
+_ROTARY = ("rope_theta", "rope_parameters", "rope_scaling")
 _CHUNKS = ("chunk_size", "mamba_chunk_size")
 
 
@@ -96,11 +96,7 @@ def from_module(module: Any, name: str) -> Subject:
     if hasattr(config, "use_cache"):
         config.use_cache = False
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
-    limit = next((int(v) for key in _POSITIONS if isinstance(v := getattr(text, key, None), int) and v > 0), None)
-    if text.model_type in _RELATIVE:
-        limit = None
-    if text.model_type in ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "data2vec-text") and limit:
-        limit -= int(getattr(text, "pad_token_id", 1) or 0) + 1
+    limit = _position_limit(module, text)
     module.config.return_dict = True
     main = getattr(module, "main_input_name", "input_ids")
     makers = {"input_ids": _text, "pixel_values": _image, "input_features": _speech, "input_values": _waveform}
@@ -125,6 +121,21 @@ def from_module(module: Any, name: str) -> Subject:
         if limit:
             subject.limits["seq"] = limit
     return subject
+
+
+def _position_limit(module: nn.Module, text: Any) -> int | None:
+    """The positions that a model has: of its table where it learned one, of its config where they are rotary.
+
+    A table with a padding index starts behind it. A model with neither (relative positions, a scan) has no limit.
+    """
+    limit = next((int(v) for key in _POSITIONS if isinstance(v := getattr(text, key, None), int) and v > 0), None)
+    if limit is None:
+        return None
+    for child in module.modules():
+        if isinstance(child, nn.Embedding) and limit <= child.num_embeddings <= limit + 8:
+            first = child.padding_idx + 1 if child.padding_idx is not None and child.num_embeddings == limit else 0
+            return limit - first
+    return limit if any(getattr(text, key, None) is not None for key in _ROTARY) else None
 
 
 def _ids(*shape: int) -> torch.Tensor:

@@ -11,6 +11,11 @@ from . import plain
 from .subject import Subject
 
 
+def is_module(item: object) -> bool:
+    """Whether `item` is an nn.Module."""
+    return isinstance(item, nn.Module)
+
+
 def is_transformers(module: nn.Module) -> bool:
     """Whether a module is a transformers model."""
     return "transformers" in sys.modules and isinstance(module, sys.modules["transformers"].PreTrainedModel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,10 +108,23 @@ def extend(known: Capture | None, subject: Subject, mode: str, sizes: Mapping[st
     graphs = list(known.graphs) if known else []
     if not any(g.holds(wanted) for g in graphs):
         graphs.append(capture(subject, mode, wanted))
-    if known is None and "batch" in wanted and not graphs[0].facts.fixed:
-        other = {**wanted, "batch": 2 if wanted["batch"] == 1 else 1}
-        graphs.append(capture(subject, mode, other))
-    return Capture(tuple(graphs))
+    if known is None and not graphs[0].facts.fixed:
+        for other in _companions(wanted, subject):
+            if not any(g.holds(other) for g in graphs):
+                with contextlib.suppress(TorchperfError):  # not what was asked for
+                    graphs.append(capture(subject, mode, other))
+    return Capture(tuple(g for i, g in enumerate(graphs) if i == 0 or not g.facts.fixed or known))
+
+
+def _companions(wanted: Mapping[str, int], subject: Subject) -> list[dict[str, int]]:
+    """Sizes of the regimes that are captured along with a first one: below a limit, and batch 1 or batch 2 and more."""
+    found = [dict(wanted)]
+    for name, limit in subject.limits.items():
+        if wanted.get(name) == limit and limit > 3:
+            found.append({**wanted, name: limit // 2})
+    if "batch" in wanted:
+        found += [{**sizes, "batch": 2 if sizes["batch"] == 1 else 1} for sizes in found]
+    return found[1:]
 
 
 def _sizes_of(subject: Subject, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -163,6 +177,6 @@ def _refuse_unknown(extra: set[str], model: str, known: set[str]) -> None:
 def _graph_of(capture: Capture, sizes: Mapping[str, int]) -> Graph:
     found = capture.find(sizes)
     if found is None:
-        capture.graphs[0].bind(**sizes)  # raises OutOfRange
+        capture.bind(**sizes)  # raises OutOfRange
         raise AssertionError(sizes)
     return found

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.utils._device
 
 FACTORIES = (
     "arange", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace", "logspace", "ones",
@@ -58,9 +59,14 @@ def _stay(self: Any, *_args: Any, **_kwargs: Any) -> Any:
     return self.to("meta")
 
 
+def _nothing(_function: Any) -> Any:
+    return lambda *_args, **_kwargs: None
+
+
 @contextlib.contextmanager
 def everything_on_meta() -> Iterator[None]:
     """Every device named by the code inside is the meta device."""
+    torch.utils._device._device_constructors()  # torch remembers its factories: it must not remember our wrappers
     replaced: list[tuple[Any, str, Any]] = []
 
     def replace(owner: Any, name: str, wrapper: Any) -> None:
@@ -79,6 +85,8 @@ def everything_on_meta() -> Iterator[None]:
             for name in ("cuda", "cpu"):
                 replace(owner, name, _stay)
         replace(torch.Tensor, "pin_memory", _stay)
+        for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device", "manual_seed"):
+            replace(torch.cuda, name, _nothing)
         yield
     finally:
         for owner, name, original in reversed(replaced):

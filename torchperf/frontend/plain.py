@@ -16,6 +16,7 @@ from .subject import Arguments, Subject, tensors_in
 
 TOKEN_NAMES = ("input_ids", "idx", "ids", "tokens", "token_ids", "input", "inputs", "x", "src", "input_tokens")
 TARGET_NAMES = ("labels", "targets", "target", "y")
+_WIDE = (torch.float32, torch.float16, torch.float64)  # a precision gives bf16 values their type afterwards
 _BATCH_NAMES = ("batch", "batch_size", "micro_batch", "b")
 _SEQ_NAMES = ("seq", "seq_len", "sequence_length", "block_size", "t", "s")
 
@@ -28,18 +29,25 @@ def on_meta(module: nn.Module) -> nn.Module:
         memo[id(parameter)] = twin
     for buffer in module.buffers():
         memo[id(buffer)] = torch.empty_like(buffer, device="meta")
-    with everything_on_meta():
-        return copy.deepcopy(module, memo)
+    try:
+        with everything_on_meta():
+            return copy.deepcopy(module, memo)
+    except Exception as error:
+        raise TorchperfError(
+            f"`{type(module).__name__}` cannot be copied to the meta device",
+            facts=[("reason", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")],
+            hint="give a function that builds it, in a model.py with `build_model()`",
+        ) from error
 
 
 def as_bf16(module: nn.Module) -> nn.Module:
-    """Floating-point parameters and buffers of 32 bits in bf16, as mixed precision runs them."""
+    """Floating-point parameters and buffers in bf16, whatever they were: the precision is chosen later."""
     for child in module.modules():
         for parameter in child._parameters.values():
-            if parameter is not None and parameter.dtype is torch.float32:
+            if parameter is not None and parameter.dtype in _WIDE:
                 parameter.data = parameter.data.to(torch.bfloat16)
         for name, buffer in child._buffers.items():
-            if buffer is not None and buffer.dtype is torch.float32:
+            if buffer is not None and buffer.dtype in _WIDE:
                 child._buffers[name] = buffer.to(torch.bfloat16)
     return module
 
@@ -66,15 +74,20 @@ def as_arguments(inputs: Any) -> Arguments:
 
 def _meta(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        dtype = torch.bfloat16 if value.dtype is torch.float32 else value.dtype
+        dtype = torch.bfloat16 if value.dtype in _WIDE else value.dtype
         return torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="meta").requires_grad_(
             value.requires_grad
         )
     if isinstance(value, Mapping):
         return {key: _meta(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_meta(item) for item in value)
+        return _like(value, [_meta(item) for item in value])
     return value
+
+
+def _like(value: Any, items: list[Any]) -> Any:
+    """A list or (named) tuple of the kind of `value`."""
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
 def _from_example(module: nn.Module, inputs: Any, name: str) -> Subject:
@@ -98,7 +111,7 @@ def _from_example(module: nn.Module, inputs: Any, name: str) -> Subject:
         if isinstance(value, Mapping):
             return {key: resize(item, at) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return type(value)(resize(item, at) for item in value)
+            return _like(value, [resize(item, at) for item in value])
         return value
 
     def arguments(at: Mapping[str, int]) -> Arguments:

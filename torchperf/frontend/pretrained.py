@@ -30,7 +30,7 @@ _ALIASES = {
     "llama-2-13b-hf": ("llama-2-13b",), "llama-2-70b-hf": ("llama-2-70b",), "bert-base-uncased": ("bert-base",),
     "bert-large-uncased": ("bert-large",), "mistral-7b-v0.1": ("mistral-7b",), "mixtral-8x7b-v0.1": ("mixtral-8x7b",),
     "mixtral-8x22b-v0.1": ("mixtral-8x22b",), "bloom": ("bloom-176b",), "vit-base-patch16-224": ("vit-b-16",),
-    "openai-community": (), "falcon-7b-instruct": ("falcon-7b",), "mamba2-2.7b-hf": ("mamba2-2.7b",),
+    "falcon-7b-instruct": ("falcon-7b",), "mamba2-2.7b-hf": ("mamba2-2.7b",),
 }  # fmt: skip
 
 

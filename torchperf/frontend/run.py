@@ -31,12 +31,12 @@ def record(subject: Subject, sizes: Mapping[str, int], mode: str) -> Recording:
     """One run of the subject at concrete sizes."""
     module = subject.module
     module.train(mode == "train")
-    args, kwargs = subject.arguments(sizes)
-    inputs = tensors_in((*args, kwargs) if args else kwargs)
     was_enabled = gc.isenabled()
     gc.disable()
     found = True
     try:
+        args, kwargs = subject.arguments(sizes)
+        inputs = tensors_in((*args, kwargs) if args else kwargs)
         placed = everything_on_meta() if subject.own_code else contextlib.nullcontext()
         grad = torch.set_grad_enabled(mode == "train")
         with capture_patches(), placed, Recorder(module, inputs) as recorder, grad:

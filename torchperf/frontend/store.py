@@ -1,7 +1,8 @@
 """Captures on disk: the file a user names, and the cache. No torch; a file is written whole or not at all.
 
 A cache entry is keyed by the model's name and contents, the mode and the versions of torch, transformers and
-torchperf; it lists every local file that the model was made of, and is used only while all of them are unchanged.
+torchperf; it lists every local file and environment variable that the model was made of, and is used only while all of
+them are unchanged.
 """
 
 from __future__ import annotations
@@ -87,11 +88,19 @@ def write(path: Path, capture: Capture, files: Mapping[str, str] | None = None) 
             os.unlink(temporary)
 
 
+def digest(name: str) -> str:
+    """SHA-256 of a file's contents, or of the value of an environment variable `$NAME` (unset differs from empty)."""
+    if name.startswith("$"):
+        value = os.environ.get(name[1:])
+        return hashlib.sha256(repr(value).encode()).hexdigest()
+    return hashlib.sha256(Path(name).read_bytes()).hexdigest()
+
+
 def cached(name: str) -> tuple[Capture, dict[str, str]] | None:
     """The entry of that key, or None where there is none, it is damaged, or a file of it has changed."""
     try:
         capture, files = decode((cache_folder() / f"{name}.json").read_bytes())
-        if all(hashlib.sha256(Path(path).read_bytes()).hexdigest() == sha for path, sha in files.items()):
+        if all(digest(name) == sha for name, sha in files.items()):
             return capture, files
     except (OSError, TorchperfError):
         pass

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from .load import Source
+from .store import digest
 from .subject import Subject
 
 
 def subject_of(source: Source) -> tuple[Subject, dict[str, str]]:
-    """The module that a source names, on meta, and the local files it was made of (path -> SHA-256)."""
+    """The module that a source names, on meta, and what it was made of: local files, and variables of the
+    environment as `$NAME`, each with the SHA-256 of its contents.
+    """
     if source.kind == "file":
         from . import user_file
 
@@ -15,7 +18,7 @@ def subject_of(source: Source) -> tuple[Subject, dict[str, str]]:
         with user_file.watched_files() as files:
             subject = user_file.load(source.path, source.entry)
         files.add(str(source.path.resolve()))
-        return subject, {path: user_file.digest(path) for path in sorted(files)}
+        return subject, {name: digest(name) for name in sorted(files)}
     from . import hf
     from .pretrained import hub_config
 

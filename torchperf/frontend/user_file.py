@@ -8,14 +8,15 @@ A function `loss_fn(outputs)` or `get_loss(outputs)` names the loss where forwar
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import inspect
+import os
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -44,9 +45,20 @@ def watched_files() -> Iterator[set[str]]:
         _hooked = True
     before, files = set(sys.modules), set[str]()
     _opened = set()
+    asked: set[str] = set()  # environment variables that local code has read
+    original = os._Environ.__getitem__
+
+    def read(environment: Any, key: Any) -> Any:
+        if isinstance(key, str) and _asked_locally():
+            asked.add(key)
+        return original(environment, key)
+
+    os._Environ.__getitem__ = read  # type: ignore[method-assign, assignment]
     try:
         yield files
     finally:
+        os._Environ.__getitem__ = original  # type: ignore[method-assign]
+        files.update(f"${name}" for name in asked)
         seen, _opened = _opened, None
         for name in set(sys.modules) - before:
             origin = getattr(sys.modules[name], "__file__", None)
@@ -54,6 +66,19 @@ def watched_files() -> Iterator[set[str]]:
                 seen.add(origin)
                 del sys.modules[name]  # the next capture reads the file anew
         files.update(str(Path(f).resolve()) for f in seen if _is_local(f) and Path(f).is_file())
+
+
+def _asked_locally() -> bool:
+    """Whether the code that reads the environment, past the standard library's own frames, is the user's."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and os.path.basename(frame.f_code.co_filename) in (
+        "os.py",
+        "_collections_abc.py",
+        "<frozen os>",
+        "<frozen _collections_abc>",
+    ):
+        frame = frame.f_back
+    return frame is not None and _is_local(frame.f_code.co_filename)
 
 
 def _is_local(path: str) -> bool:
@@ -67,11 +92,6 @@ def _is_local(path: str) -> bool:
     system = ("/proc", "/sys", "/dev", "/etc", "/usr")
     roots = [*installed, str(Path(__file__).parent.parent), *system]
     return not any(resolved.is_relative_to(root) for root in roots if root)
-
-
-def digest(path: str | Path) -> str:
-    """SHA-256 of a file's contents."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def load(path: Path, entry: str | None) -> Subject:

@@ -144,20 +144,31 @@ def fused(members: Sequence[Op], leaves: object) -> Op:
     """One kernel for `members`; `leaves(slot)` tells whether something outside reads that slot."""
     made: set[int] = set()
     inputs: dict[Value, str] = {}
-    outputs: dict[int, Value] = {}
+    outputs: dict[int, list[Value]] = {}
     for op in members:
         for value in op.inputs:
             if value.slot not in made:
                 inputs.setdefault(value, f"in{len(inputs)}")
         for value in op.outputs:
             made.add(value.slot)
-            known = outputs.get(value.slot)
-            if known is None or value.nbytes > known.nbytes:
-                outputs[value.slot] = value
-    kept = tuple(v for slot, v in outputs.items() if leaves(slot))  # type: ignore[operator]
+            known = outputs.setdefault(value.slot, [])
+            if not any(_covers(other, value) for other in known):
+                known[:] = [*(other for other in known if not _covers(value, other)), value]
+    kept = tuple(v for slot, written in outputs.items() if leaves(slot) for v in written)  # type: ignore[operator]
     modules = [op.module for op in members]
     main = max(set(modules), key=modules.count)
     return Op(FUSED, members[0].phase, main, tuple(inputs.values()), tuple(inputs), kept, (), tuple(_flat(members)))
+
+
+def _covers(a: Value, b: Value) -> bool:
+    """Whether writing `a` writes all of `b`, in the same storage."""
+
+    def end(v: Value) -> int:
+        shape, strides = [int(d) for d in v.shape], [int(n) for n in v.strides]  # type: ignore[arg-type]
+        return int(v.offset) + sum((d - 1) * n for d, n in zip(shape, strides, strict=True))  # type: ignore[arg-type]
+
+    starts_before = int(a.offset) <= int(b.offset)  # type: ignore[arg-type]
+    return starts_before and end(a) >= end(b) and a.nbytes >= b.nbytes
 
 
 def _flat(members: Sequence[Op]) -> list[Op]:

@@ -7,6 +7,7 @@ Costs are summed over blocks times their count; memory walks the segments.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -25,13 +26,16 @@ class Parameter:
     dtype: str
     trainable: bool
     storage: int  # id in the program, -1 where no op touched it
+    gradient: bool = True  # False where training never reaches it: no gradient, no optimizer state
 
     @property
     def numel(self) -> int:
-        n = 1
-        for d in self.shape:
-            n *= d
-        return n
+        return math.prod(self.shape)
+
+    @property
+    def trained(self) -> bool:
+        """Whether a training step makes its gradient."""
+        return self.trainable and self.gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +208,13 @@ class Capture:
         Raises TorchperfError (OutOfRange where another capture is needed).
         """
         merged = {**dict(self.facts.sizes), **sizes}
-        return (self.find(merged) or self.graphs[0]).bind(**merged)
+        return (self.find(merged) or self._nearest(merged)).bind(**merged)
+
+    def _nearest(self, sizes: Mapping[str, int]) -> Graph:
+        """The graph that holds the most of `sizes`, for the error that tells the one it does not."""
+        return max(
+            self.graphs, key=lambda g: sum(_within(sizes.get(n, 0), low, high, k) for n, low, high, k in g.facts.ranges)
+        )
 
     def __str__(self) -> str:
         from .text import show

@@ -41,6 +41,7 @@ class Factors:
     blocks       of each block, an OpFactors per op
     values       dims of every value, by (class of its storage, offset, shape, strides)
     parameters   dims of each parameter, by its starred name
+    copies       how many parameters each of these stands for
     clashes      dims that a rule held to be the same and whose sizes do not nest
     unresolved   ops that no rule knows
     """
@@ -50,6 +51,7 @@ class Factors:
     blocks: list[list[OpFactors]] = field(default_factory=list)
     values: dict[Key, Dims] = field(default_factory=dict)
     parameters: dict[str, Dims] = field(default_factory=dict)
+    copies: dict[str, int] = field(default_factory=dict)
     clashes: list[Note] = field(default_factory=list)
     unresolved: list[Note] = field(default_factory=list)
 
@@ -94,6 +96,7 @@ class _Propagation:
         self.flat: dict[int, tuple[int, Dim]] = {}  # class -> elements, factors in the order of memory
         self.hints: list[tuple[Dim, str]] = []
         self.views: dict[int, list[Key]] = {}
+        self.tied: dict[Key, Dim] = {}  # what a tensor that is no operand in the usual sense stands for
 
     def run(self) -> Factors:
         self._seed()
@@ -115,6 +118,7 @@ class _Propagation:
             self._enter((cls, 0, parameter.shape, contiguous(parameter.shape)), dims)
             if self.classes.kind.get(cls) == "param":
                 self.out.parameters[name] = dims
+                self.out.copies[name] = self.classes.copies[cls]
 
     def _enter(self, key: Key, dims: Dims) -> None:
         self.out.values[key] = dims
@@ -147,7 +151,7 @@ class _Propagation:
         return dims
 
     def _from_views(self, key: Key, dims: Dims) -> None:
-        """Dims of equal stride and size are the same dim, where an earlier view of the storage starts at the same place."""
+        """Dims of equal stride and size are the same, where an earlier view of the storage starts at the same place."""
         for other in self.views.get(key[0], ()):
             if other[1] != key[1]:
                 continue
@@ -188,8 +192,13 @@ class _Propagation:
     def _op(self, b: int, i: int) -> OpFactors:
         op = self.graph.blocks[b].ops[i]
         facts = OpFactors(op, [self._read(b, i, value) for value in op.inputs])
+        kinds = [self.classes.kind.get(self.classes.of[b][value.slot], "activation") for value in op.inputs]
         step = Step(
-            facts, lambda text: self._note(self.out.clashes, b, i, text), lambda d, n: self.hints.append((d, n))
+            facts,
+            kinds,
+            note=lambda text: self._note(self.out.clashes, b, i, text),
+            hint=lambda dim, name: self.hints.append((dim, name)),
+            tie=lambda k, dim: self._same(b, i, self.tied.setdefault(self.classes.key(b, op.inputs[k]), dim), dim),
         )
         rule = find(op.name)
         if rule is None:
@@ -219,7 +228,14 @@ class _Propagation:
     def _name_input(self, cls: int, dims: Dims) -> None:
         name = self.classes.name.get(cls)
         for given in self.graph.facts.inputs:
-            if given.name == name and len(given.shape) == len(dims):
+            if given.name != name or len(given.shape) != len(dims):
+                continue
+            if len(dims) == 2 and given.dtype in (
+                "i64",
+                "i32",
+            ):  # ids: one row a sequence, whether or not sizes are free
+                self.hints += [(dims[0], "batch"), (dims[1], "seq")]
+            else:
                 for size, dim in zip(given.shape, dims, strict=True):
                     if not isinstance(size, int) and str(size).isidentifier():
                         self.hints.append((dim, str(size)))
@@ -232,7 +248,7 @@ class _Propagation:
             for leaf in {id(f): f for d in dims for f in leaves(d)}.values():
                 uses[id(leaf)] += 1
                 every[id(leaf)] = leaf
-        for dim, name in self.hints:
+        for dim, name in sorted(self.hints, key=lambda hint: hint[1] == "positions"):  # a vocabulary's name goes first
             flat = flatten(dim)
             if len(flat) == 1:
                 flat[0].name = flat[0].name or name

@@ -21,13 +21,13 @@ class Split:
     axis       its name, "tp"
     sizes      of the sub-axes, bit 0 first; most plans have one
     chosen     id of a leaf -> (leaf, mask)
-    sequence   the leaf that splits what lies between the split regions (sequence parallel), or None
+    sequence   the leaves that split what lies between the split regions (sequence parallel); none without it
     """
 
     axis: str
     sizes: tuple[int, ...]
     chosen: dict[int, tuple[Factor, int]] = field(default_factory=dict)
-    sequence: Factor | None = None
+    sequence: tuple[Factor, ...] = ()
     memo: dict[int, Held] = field(default_factory=dict)
 
     @property
@@ -92,11 +92,17 @@ class Split:
                 size = factor.size
                 if id(factor) in self.chosen:
                     size //= self.degree(self.chosen[id(factor)][1] & ~whole)
-                elif sequence and factor is self.sequence:
+                elif sequence and self.is_sequence(factor):
                     size //= self.ranks
                 length *= size
         return length
 
     def times_sequence(self, dims: Dims) -> int:
-        """How often the sequence leaf occurs in a value."""
-        return sum(leaf is self.sequence for dim in dims for leaf in leaves(dim)) if self.sequence is not None else 0
+        """How often a sequence leaf occurs in a value."""
+        if not self.sequence:
+            return 0
+        return sum(self.is_sequence(leaf) for dim in dims for leaf in leaves(dim))
+
+    def is_sequence(self, leaf: Factor) -> bool:
+        """Whether this leaf is one of the sequences."""
+        return any(leaf is known for known in self.sequence)

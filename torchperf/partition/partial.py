@@ -15,7 +15,7 @@ MAX_DEPTH = 8
 
 
 class Outlook:
-    """Answers, for one split, what summing later would cost. `settled` are classes whose sums must not leave a block."""
+    """What summing later would cost, under one split. `settled`: classes whose sums must not leave a block."""
 
     def __init__(self, prepared: Prepared, split: Split, settled: set[int]) -> None:
         self.prepared, self.split, self.settled = prepared, split, settled
@@ -48,7 +48,7 @@ class Outlook:
         if depth > MAX_DEPTH:
             return own
         total = 0.0
-        slots = {o: s for o, s in prepared.members[prepared.factors.classes.of[b][slot]]}
+        slots = dict(prepared.members[prepared.factors.classes.of[b][slot]])
         for o, j in readers:
             facts = prepared.factors.blocks[o][j]
             if not self._passes(facts, slot if o == b else slots[o], bits):
@@ -64,7 +64,7 @@ class Outlook:
         here = [k for k, value in enumerate(op.inputs) if value.slot == slot]
         if facts.linear == NONLINEAR or not op.outputs or any(k not in facts.through for k in here):
             return False
-        if facts.linear == LINEAR and len(op.inputs) > 1 or facts.linear != ADDITIVE and len(here) > 1:
+        if (facts.linear == LINEAR and len(op.inputs) > 1) or (facts.linear != ADDITIVE and len(here) > 1):
             return False
         if facts.linear == ADDITIVE and any(op.inputs[k].shape != op.outputs[0].shape for k in here):
             return False

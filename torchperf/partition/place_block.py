@@ -6,27 +6,41 @@ Under sequence parallelism it is done by a reduce-scatter onto the sequence, and
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..graph.tensor import Value
 from .algebra import Dims, leaves
-from .collective import Collective
+from .ledger import Ledger
 from .masks import Split
 from .partial import Outlook
 from .prepare import Prepared
+from .sequence import holds, joins_more, needs_whole
 from .state import WHOLE, BlockPlaced, Crossing, OpPlaced, State, Written
 from .step import ADDITIVE, LINEAR, NONLINEAR, PRODUCT, OpFactors
 
 
-class BlockWalk:
+class BlockWalk(Ledger):
     """Walks the ops of block `b` from the states at its entry."""
 
     def __init__(
-        self, prepared: Prepared, split: Split, outlook: Outlook, b: int, entry: dict[int, Crossing], rows: set[int]
+        self,
+        prepared: Prepared,
+        split: Split,
+        outlook: Outlook,
+        b: int,
+        entry: dict[int, Crossing],
+        rows: set[int],
+        early: frozenset[int] = frozenset(),
     ) -> None:
-        self.prepared, self.split, self.outlook, self.b, self.rows = prepared, split, outlook, b, rows
-        self.block = prepared.factors.graph.blocks[b]
-        self.out = BlockPlaced(entry)
+        super().__init__(prepared, split, b, entry)
+        self.outlook, self.rows = outlook, rows
         self.states = {slot: state for slot, (state, _) in entry.items()}
-        self.written: dict[int, Written] = {slot: written for slot, (_, written) in entry.items()}
+        self.written: dict[int, Written] = {
+            slot: (replace(value, slot=slot), dims) for slot, (_, (value, dims)) in entry.items()
+        }
+        self.early = early  # ops that gather what they read, because what they write would be gathered, and is larger
+        self.earlier: set[int] = set()  # more of these, found on this walk
+        self.maker: dict[int, int] = {}
         self.gathered: set[int] = set()
         self.made: set[int] = set()
 
@@ -34,14 +48,20 @@ class BlockWalk:
         """Everything that the split asks of this block; `chosen` are the ids of its leaves."""
         touched = self.prepared.touched[self.b]
         for i, facts in enumerate(self.prepared.factors.blocks[self.b]):
-            if touched[i].isdisjoint(chosen) and not any(v.slot in self.states for v in (*facts.op.inputs, *facts.op.outputs)):
+            if touched[i].isdisjoint(chosen) and not any(
+                v.slot in self.states for v in (*facts.op.inputs, *facts.op.outputs)
+            ):
                 self.out.ops.append(None)
                 continue
             self.out.ops.append(self._op(i, facts))
         end = len(self.block.ops)
         escapes = self.prepared.escapes[self.b]
         for slot, state in list(self.states.items()):
-            if state.partial and slot in escapes and not self.outlook.may_cross(self.b, slot, self.written[slot], state.partial):
+            if (
+                state.partial
+                and slot in escapes
+                and not self.outlook.may_cross(self.b, slot, self.written[slot], state.partial)
+            ):
                 self._resolve(slot, end, "end of the block")
         for slot in {*self.states, *self.made, *self.out.entry}:
             found = self.states.get(slot, WHOLE)
@@ -56,7 +76,7 @@ class BlockWalk:
         results = [split.held(dims) for dims in facts.outputs]
         contracted = [split.mask_of(dims) for dims in facts.contracted]
         if any(twice for _, twice in (*held, *results)):
-            self._conflict(i, facts, "a value is split twice over one axis")
+            self._conflict(facts, "a value is split twice over one axis")
         kept = split.mask_of([facts.ragged]) if facts.ragged is not None else 0
         for mask in (*(m for m, _ in results), *contracted):
             kept |= mask
@@ -68,23 +88,28 @@ class BlockWalk:
         if whole:
             for k, (value, (mask, _)) in enumerate(zip(op.inputs, held, strict=True)):
                 if mask & whole:
-                    self._collective("all_gather", mask & whole, i, value, facts.inputs[k], "reshape", op.name, mask & whole)
+                    if self.block.storages[value.slot].kind == "param":
+                        self._conflict(facts, "a parameter would be needed whole")
+                    self._collective(
+                        "all_gather", mask & whole, i, value, facts.inputs[k], "reshape", op.name, mask & whole
+                    )
             held = [(mask & ~whole, twice) for mask, twice in held]
             contracted = [mask & ~whole for mask in contracted]
-        passing = self._pass(i, facts)
         ragged = 0
         for value in op.inputs:
             ragged |= self.states.get(value.slot, WHOLE).ragged
         on_axis = bool(everything & ~whole) or any(contracted) or any(m & ~whole for m, _ in results) or bool(ragged)
-        sequence = self._sequence(i, facts, on_axis)
-        inputs = [self._input_state(value, sequence, i) for value in op.inputs]
+        gathers = bool(split.sequence) and (i in self.early or needs_whole(facts, split, on_axis))
+        passing = self._pass(i, facts, gathers)
+        sequence = self._sequence(i, facts, gathers) and not passing
+        inputs = [self._input_state(value, sequence or bool(passing), i) for value in op.inputs]
         self._statistics(i, facts, whole, sequence)
         outputs = []
         for j, dims in enumerate(facts.outputs):
             partial = contracted[j] | passing
             lies, rows = False, 0
             if sequence and not self.prepared.views[self.b][i]:
-                if any(leaf is split.sequence for dim in facts.contracted[j] for leaf in leaves(dim)):
+                if holds(facts.contracted[j], split):
                     partial |= split.full
                 elif split.times_sequence(dims) == 1:
                     lies = True
@@ -96,9 +121,9 @@ class BlockWalk:
                 elif any(id(leaf) in self.rows for dim in dims for leaf in leaves(dim)):
                     rows = ragged
                 elif op.outputs[j].numel > 1:
-                    self._conflict(i, facts, "rows of one rank's experts lose their place")
+                    self._conflict(facts, "rows of one rank's experts lose their place")
             if partial & results[j][0]:
-                self._conflict(i, facts, "what is summed over the axis is split over it too")
+                self._conflict(facts, "what is summed over the axis is split over it too")
             outputs.append(State(partial, lies, rows))
         return self._finish(i, facts, whole, inputs, outputs)
 
@@ -116,6 +141,7 @@ class BlockWalk:
             for j, value in enumerate(op.outputs):
                 self.gathered.discard(value.slot)
                 self.made.add(value.slot)
+                self.maker[value.slot] = i
                 self.states.pop(value.slot, None)
                 if outputs[j]:
                     self.states[value.slot] = outputs[j]
@@ -125,32 +151,7 @@ class BlockWalk:
         self._count(i, facts, whole, inputs, outputs)
         return OpPlaced(tuple(inputs), tuple(outputs), whole)
 
-    def _count(self, i: int, facts: OpFactors, whole: int, inputs: list[State], outputs: list[State]) -> None:
-        """Work that this rank is spared."""
-        flops, moved = self.prepared.flops[self.b][i], self.prepared.moved[self.b][i]
-        if not flops and not moved:
-            return
-        mask = 0
-        for dims in (*facts.inputs, *facts.outputs):
-            mask |= self.split.held(dims)[0]
-        for contracted in facts.contracted:
-            mask |= self.split.mask_of(contracted)
-        mask &= ~whole
-        states = (*inputs, *outputs)
-        for state in states:
-            mask |= state.ragged | (self.split.full if state.sequence else 0)
-        self.out.flops += flops * (1 - 1 / self.split.degree(mask))
-        if moved:
-            local = 0.0
-            for value, dims, state in zip((*facts.op.inputs, *facts.op.outputs), (*facts.inputs, *facts.outputs), states, strict=True):
-                own = self.split.held(dims)[0] & ~whole | state.ragged | (self.split.full if state.sequence else 0)
-                local += value.nbytes / self.split.degree(own)
-            self.out.moved += moved - local
-
-    def _conflict(self, i: int, facts: OpFactors, text: str) -> None:
-        self.out.conflicts.append(f"{facts.op.name} in {facts.op.module or 'the model'}: {text}")
-
-    def _pass(self, i: int, facts: OpFactors) -> int:
+    def _pass(self, i: int, facts: OpFactors, gathers: bool) -> int:
         """The bits of a Partial that goes through this op; what may not is summed first."""
         op = facts.op
         if self.prepared.views[self.b][i]:
@@ -164,8 +165,8 @@ class BlockWalk:
             for mask in found.values():
                 bits |= mask
             return bits
-        for k in found:
-            self._resolve(op.inputs[k].slot, i, op.name)
+        for slot in dict.fromkeys(op.inputs[k].slot for k in found):
+            self._resolve(slot, i, op.name, scatter=not gathers)
         return 0
 
     def _may_pass(self, i: int, facts: OpFactors, found: dict[int, int]) -> bool:
@@ -174,9 +175,14 @@ class BlockWalk:
             bits |= mask
         if facts.linear == NONLINEAR or any(k not in facts.through for k in found):
             return False
+        if any(self.split.held(dims)[0] & bits for dims in facts.outputs):  # a fused QKV: Q is split where K is summed
+            return False
         for k, (value, dims) in enumerate(zip(op.inputs, facts.inputs, strict=True)):
             state = self.states.get(value.slot, WHOLE)
-            if self.split.held(dims)[0] & bits or k not in found and (state.sequence or state.ragged & bits):
+            if self.split.held(dims)[0] & bits or (k not in found and state.ragged & bits):
+                return False
+            joins = facts.linear == ADDITIVE and joins_more(self.prepared, self.b, i, facts)
+            if k not in found and state.sequence and not joins:
                 return False
         if facts.linear == LINEAR and (len(found) < len(op.inputs) or len(set(found.values())) > 1):
             return False
@@ -188,17 +194,17 @@ class BlockWalk:
             slot = op.inputs[k].slot
             ahead = self.outlook.ahead(self.b, slot, i, self.written[slot], mask)
             now = self.outlook.nbytes(self.written[slot])
-            if ahead > now or ahead == now and facts.linear == PRODUCT:
+            if ahead > now or (ahead == now and facts.linear == PRODUCT):
                 return False
         return True
 
-    def _resolve(self, slot: int, i: int, cause: str) -> None:
+    def _resolve(self, slot: int, i: int, cause: str, scatter: bool = True) -> None:
         """Do the sum that a storage waits for."""
         state = self.states.pop(slot)
         value, dims = self.written[slot]
         split = self.split
         role = "gradient" if self.block.storages[slot].kind == "grad" else "activation"
-        scatter = role == "activation" and state.partial == split.full and not split.held(dims)[0]
+        scatter = scatter and role == "activation" and state.partial == split.full and not split.held(dims)[0]
         if scatter and split.times_sequence(dims) == 1:
             self._collective("reduce_scatter", state.partial, i, value, dims, role, cause)
             self.states[slot] = State(0, True, state.ragged)
@@ -207,25 +213,18 @@ class BlockWalk:
         if state.ragged or state.sequence:
             self.states[slot] = State(0, state.sequence, state.ragged)
 
-    def _sequence(self, i: int, facts: OpFactors, on_axis: bool) -> bool:
+    def _sequence(self, i: int, facts: OpFactors, whole: bool) -> bool:
         """Whether the op runs split along the sequence; if not, what it reads so is gathered."""
-        split, op = self.split, facts.op
-        if split.sequence is None or self.prepared.views[self.b][i]:
+        if not self.split.sequence or whole or self.prepared.views[self.b][i]:
             return False
-        if not any(v.slot in self.states and self.states[v.slot].sequence for v in op.inputs):
-            return False
-        needs = on_axis or not facts.known or _holds(facts.opaque, split) or _holds([d for d, _ in facts.statistic], split)
-        for j, dims in enumerate(facts.outputs):
-            times, sums = split.times_sequence(dims), _holds(facts.contracted[j], split)
-            lost = times == 0 and not sums and op.outputs[j].numel > 1
-            needs = needs or times > 1 or lost or sums and facts.kind == "lookup"
-        return not needs
+        return any(v.slot in self.states and self.states[v.slot].sequence for v in facts.op.inputs)
 
     def _input_state(self, value: Value, sequence: bool, i: int) -> State:
         state = self.states.get(value.slot, WHOLE)
         if state.sequence and not sequence and not self.prepared.views[self.b][i]:
             if value.slot not in self.gathered:
                 self.gathered.add(value.slot)
+                self._look_back(value.slot)
                 again = self.block.phase == "backward" and value.slot not in self.made and self._saved(value.slot)
                 role = "regather" if again else "activation"
                 found, dims = self.written[value.slot]
@@ -233,44 +232,19 @@ class BlockWalk:
             return State(state.partial, False, state.ragged)
         return state
 
+    def _look_back(self, slot: int) -> None:
+        """A gather is cheaper before the op that made the value, where that op read less than it wrote."""
+        maker = self.maker.get(slot)
+        if maker is None:
+            return
+        op, placed = self.block.ops[maker], self.out.ops[maker]
+        if placed is not None:
+            read = {v.slot: v.nbytes for v, state in zip(op.inputs, placed.inputs, strict=True) if state.sequence}
+            if read and sum(read.values()) < self.written[slot][0].nbytes:
+                self.earlier.add(maker)
+
     def _saved(self, slot: int) -> bool:
         """Whether a forward block made this storage."""
         graph, factors = self.prepared.factors.graph, self.prepared.factors
         cls = factors.classes.of[self.b][slot]
         return any(graph.blocks[b].phase == "forward" for b, _ in self.prepared.members[cls])
-
-    def _statistics(self, i: int, facts: OpFactors, whole: int, sequence: bool) -> None:
-        for dim, nbytes in facts.statistic:
-            mask = self.split.of(dim)[0] & ~whole
-            if mask:
-                rest = self.split.degree(self.split.held(facts.inputs[0])[0] & ~mask & ~whole)
-                self._emit("all_reduce", mask, i, facts.op.inputs[0].slot, (nbytes // 4 // rest,), "fp32",
-                           nbytes // rest, "statistic", facts.op.name)  # fmt: skip
-
-    def _collective(
-        self, kind: str, mask: int, i: int, value: Value, dims: Dims, role: str, cause: str, whole: int = 0
-    ) -> None:
-        shape = tuple(self.split.local(dim, whole) for dim in dims)
-        nbytes = value.nbytes * _product(shape) // max(value.numel, 1)
-        self._emit(kind, mask, i, value.slot, shape, value.dtype, nbytes, role, cause)
-
-    def _emit(
-        self, kind: str, mask: int, i: int, slot: int, shape: tuple[int, ...], dtype: str, nbytes: int, role: str,
-        cause: str,
-    ) -> None:  # fmt: skip
-        ranks, count = self.split.degree(mask), self.prepared.counts[self.b]
-        self.out.collectives.append(
-            Collective(kind, self.split.axis, ranks, mask, self.block.phase, self.b, i, count, slot, shape, dtype, nbytes,
-                       role, cause)  # fmt: skip
-        )
-
-
-def _holds(dims: Dims, split: Split) -> bool:
-    return split.times_sequence(dims) > 0
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    n = 1
-    for size in shape:
-        n *= size
-    return n

@@ -20,12 +20,14 @@ class Placement:
 
     blocks     per block: collectives, and the states of each op's operands
     conflicts  why the split is illegal; empty where it is legal
+    rows       ids of the leaves that count the rows of experts
     """
 
     prepared: Prepared
     split: Split
     blocks: list[BlockPlaced] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
+    rows: set[int] = field(default_factory=set)
 
     @property
     def collectives(self) -> list[Collective]:
@@ -64,8 +66,7 @@ def _walk(
     out = Placement(prepared, split)
     placed: dict[int, BlockPlaced] = {}
     states: dict[int, Crossing] = {}
-    rows: set[int] = set()
-    chosen = frozenset(split.chosen)
+    rows = out.rows
     for segment in graph.segments:
         b = segment.block
         entry = {slot: states[s] for slot, s in enumerate(segment.storages) if s in states} if states else {}
@@ -74,21 +75,37 @@ def _walk(
             for (block, slot), crossing in forced.items():
                 if block == b and slot not in entry:
                     entry[slot] = crossing
-            known = placed[b] = BlockWalk(prepared, split, outlook, b, entry, rows).run(chosen)
+            known = placed[b] = _place(prepared, split, outlook, b, entry, rows)
         elif entry or known.entry:
             again = _differing(b, entry, known, classes.of[b], settled, forced)
             if again and not last:
                 return None
             if again:
-                out.conflicts.append(f"the calls of block {b} ({graph.blocks[b].module or 'the model'}) meet different states")
-        for slot, crossing in known.exit.items():
-            if crossing is None:
+                out.conflicts.append(
+                    f"the calls of block {b} ({graph.blocks[b].module or 'the model'}) meet different states"
+                )
+        for slot, left in known.exit.items():
+            if left is None:
                 states.pop(segment.storages[slot], None)
             else:
-                states[segment.storages[slot]] = crossing
+                states[segment.storages[slot]] = left
     out.blocks = [placed.get(b, BlockPlaced({})) for b in range(len(graph.blocks))]
     out.conflicts += [text for block in out.blocks for text in block.conflicts]
     return out
+
+
+def _place(
+    prepared: Prepared, split: Split, outlook: Outlook, b: int, entry: dict[int, Crossing], rows: set[int]
+) -> BlockPlaced:
+    """One block; walked again where a gather had better come earlier."""
+    chosen = frozenset(split.chosen)
+    early: frozenset[int] = frozenset()
+    while True:
+        walk = BlockWalk(prepared, split, outlook, b, entry, rows, early)
+        found = walk.run(chosen)
+        if walk.earlier <= early:
+            return found
+        early |= walk.earlier
 
 
 def _differing(

@@ -60,7 +60,12 @@ def prepare(factors: Factors) -> Prepared:
         out.flops.append([_flops(facts) for facts in records])
         views = [is_view(op) for op in block.ops]
         out.views.append(views)
-        out.moved.append([0 if v else sum(x.nbytes for x in (*op.inputs, *op.outputs)) for op, v in zip(block.ops, views, strict=True)])
+        out.moved.append(
+            [
+                0 if v else sum(x.nbytes for x in (*op.inputs, *op.outputs))
+                for op, v in zip(block.ops, views, strict=True)
+            ]
+        )
         for i, (op, facts) in enumerate(zip(block.ops, records, strict=True)):
             if facts.kind == "create" or views[i]:
                 continue
@@ -116,9 +121,10 @@ def _flops(facts: OpFactors) -> float:
         keys = op.inputs[at + 1].shape[2]
         return 4.0 * op.inputs[at].numel * keys * (2.5 if at else 1.0)  # type: ignore[operator]
     if name == "convolution":
-        return 2.0 * op.outputs[0].numel * math.prod(op.inputs[1].shape[1:])  # type: ignore[arg-type]
+        return 2.0 * op.outputs[0].numel * math.prod(op.inputs[1].shape[1:])  # type: ignore[arg-type, no-any-return]
     if name == "convolution_backward":
-        return 2.0 * op.inputs[0].numel * math.prod(op.inputs[2].shape[1:]) * min(len(op.outputs), 2)  # type: ignore[arg-type]
+        window = math.prod(op.inputs[2].shape[1:])  # type: ignore[arg-type]
+        return float(2 * op.inputs[0].numel * window * min(len(op.outputs), 2))
     if name == "_grouped_mm":
         return 2.0 * op.inputs[0].numel * op.inputs[1].shape[-1]  # type: ignore[operator]
     return 2.0 * op.outputs[0].numel * op.inputs[-2].shape[-1]  # type: ignore[operator]

@@ -9,11 +9,14 @@ from .step import PRODUCT, Step
 
 @rule("embedding")
 def embedding(step: Step) -> None:
-    """table[v, h], ids -> [ids.., h]: v is contracted, a rank adds nothing for the rows that it does not hold."""
+    """table[v, h], ids -> [ids.., h]: v is contracted, a rank adds nothing for the rows that it does not hold.
+
+    Ids that the caller gives name a vocabulary, ids that the model makes name positions.
+    """
     step.facts.kind = "lookup"
     table = step.dims(0)
     step.put(0, [*step.dims(1), table[1]], [table[0]])
-    step.hint(table[0], "vocab")
+    step.hint(table[0], "vocab" if step.kinds[1] == "input" else "positions")
 
 
 @rule("embedding_dense_backward")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .algebra import Dim
 from .rules import rule
 from .step import PRODUCT, Step
 
@@ -37,26 +38,34 @@ def mm(step: Step) -> None:
 def grouped_mm(step: Step) -> None:
     """Rows sorted by expert. [rows, k] x [experts, k, n] -> [rows, n]; [m, rows] x [rows, n] -> [experts, m, n].
 
-    Forward, experts are contracted in the sense that a row meets one of them: an expert's owner has only its rows.
+    Where rows end is known on every rank: `offs` is not tied to the experts. Forward, experts are contracted in the
+    sense that a row meets one of them: an expert's owner has only its rows.
     """
     _product(step)
-    left, right, ends = step.dims(0), step.dims(1), step.of("offs")
+    left, right = step.dims(0), step.dims(1)
     if len(left) == 2 and len(right) == 3:
         step.same(left[1], right[1])
-        if ends is not None:
-            step.same(ends[0], right[0])
         step.put(0, [left[0], right[2]], [left[1]])
         step.facts.ragged = right[0]
+        _tie(step, right[0])
         step.hint(right[0], "experts")
     elif len(left) == 2:
         step.same(left[1], right[0])
-        experts = ends[0] if ends is not None else step.fresh([step.out_shape()[0]])[0]
+        experts = step.fresh([step.out_shape()[0]])[0]
         step.put(0, [experts, left[0], right[1]], [left[1]])
         step.facts.ragged = experts
+        _tie(step, experts)
     else:
         step.same(left[0], right[0])
         step.same(left[-1], right[-2])
         step.put(0, [left[0], left[-2], right[-1]], [left[-1]])
+
+
+def _tie(step: Step, experts: Dim) -> None:
+    """Products that share the ends of rows share their experts, though the ends themselves stay whole."""
+    i = step.index("offs")
+    if i is not None:
+        step.tie(i, experts)
 
 
 @rule("convolution")

@@ -43,8 +43,17 @@ class OpFactors:
 class Step:
     """The context in which a rule runs."""
 
-    def __init__(self, facts: OpFactors, note: Callable[[str], None], hint: Callable[[Dim, str], None]) -> None:
+    def __init__(
+        self,
+        facts: OpFactors,
+        kinds: Sequence[str],
+        note: Callable[[str], None],
+        hint: Callable[[Dim, str], None],
+        tie: Callable[[int, Dim], None],
+    ) -> None:
         self.facts = facts
+        self.tie = tie  # (input i, dim): the dim is the same wherever that tensor is read
+        self.kinds = kinds  # of each input's storage: param | buffer | input | activation | grad
         self.op = facts.op
         self.note = note
         self.hint = hint

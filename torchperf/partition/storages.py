@@ -15,12 +15,14 @@ Key = tuple[int, int, tuple[int, ...], tuple[int, ...]]  # (class, offset, shape
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """`of[block][slot]` is the slot's class; `parameter[class]` the first parameter of that class."""
+    """`of[block][slot]` is the slot's class; `parameter[class]` the first parameter of that class,
+    `copies[class]` how many parameters it stands for."""
 
     of: tuple[tuple[int, ...], ...]
     parameter: dict[int, Parameter]
     name: dict[int, str]
     kind: dict[int, str]
+    copies: dict[int, int]
 
     def key(self, block: int, value: Value) -> Key:
         """What a value is: two ops that use the same key use the same elements of the same storage."""
@@ -60,17 +62,20 @@ def classes(graph: Graph) -> Classes:
     )
     owner = {p.storage: p for p in (*graph.facts.buffers, *graph.facts.parameters) if p.storage >= 0}
     parameter: dict[int, Parameter] = {}
+    copies: dict[int, int] = {}
     for storage, slot in first.items():
         if storage in owner:
             parameter.setdefault(find(slot), owner[storage])
-    name, kind = {}, {}
+            copies[find(slot)] = copies.get(find(slot), 0) + 1
+    name: dict[int, str] = {}
+    kind: dict[int, str] = {}
     for b, block in enumerate(graph.blocks):
         for slot, found in enumerate(block.storages):
             if found.name is not None:
                 name.setdefault(of[b][slot], found.name)
             if found.kind != "activation":
                 kind.setdefault(of[b][slot], found.kind)
-    return Classes(of, parameter, name, kind)
+    return Classes(of, parameter, name, kind, copies)
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

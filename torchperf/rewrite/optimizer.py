@@ -28,13 +28,18 @@ class OptimizerState:
     nbytes: int
 
 
-def state(graph: Graph, name: str, to: Precision) -> OptimizerState:
-    """The optimizer's state and master weights for the trainable parameters of the graph."""
+def known(name: str) -> None:
+    """Raise TorchperfError for an optimizer that is not priced."""
     if name not in OPTIMIZERS:
         raise TorchperfError(
             f"unknown optimizer `{name}`", facts=[("flag", "--optimizer")], hint=f"one of {', '.join(OPTIMIZERS)}"
         )
-    trainable = [p for p in graph.facts.parameters if p.trainable]
+
+
+def state(graph: Graph, name: str, to: Precision) -> OptimizerState:
+    """The optimizer's state and master weights for the trainable parameters of the graph."""
+    known(name)
+    trainable = [p for p in graph.facts.parameters if p.trained]
     numel = sum(p.numel for p in trainable)
     width = bits(to.state) // 8
     rows: list[tuple[str, float]] = []
@@ -71,8 +76,8 @@ def _factored(shape: tuple[int, ...]) -> int:
 def append(graph: Graph, name: str, to: Precision) -> Graph:
     """The graph with the optimizer step behind backward, one op a parameter dtype."""
     ops = []
-    for dtype in sorted({p.dtype for p in graph.facts.parameters if p.trainable}):
-        numel = sum(p.numel for p in graph.facts.parameters if p.trainable and p.dtype == dtype)
+    for dtype in sorted({p.dtype for p in graph.facts.parameters if p.trained}):
+        numel = sum(p.numel for p in graph.facts.parameters if p.trained and p.dtype == dtype)
         kept = state(graph, name, to)
         moved = sum(per for _, per in kept.rows)
         weight = bits(dtype) // 8

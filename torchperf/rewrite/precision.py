@@ -85,7 +85,21 @@ def _block(block: Block, dtype: str) -> tuple[Block, list[tuple[int, int]]]:
     values = {id(v): replace(v, dtype=dtype) if v.dtype == "bf16" else v for v in block.values()}
     aliases: list[tuple[int, int]] = []
     ops = tuple(_op(op, dtype, values, aliases) for op in block.ops)
-    return Block(block.module, block.phase, storages, ops), aliases
+    return Block(block.module, block.phase, storages, _merged(ops, aliases)), aliases
+
+
+def _merged(ops: tuple[Op, ...], aliases: list[tuple[int, int]]) -> tuple[Op, ...]:
+    """The ops with one slot for what has become one storage."""
+    slot_of: dict[int, int] = {}
+    for source, target in aliases:
+        slot_of[target] = slot_of.get(source, source)
+    if not slot_of:
+        return ops
+
+    def moved(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(replace(v, slot=slot_of[v.slot]) if v.slot in slot_of else v for v in values)
+
+    return tuple(replace(op, inputs=moved(op.inputs), outputs=moved(op.outputs)) for op in ops)
 
 
 def _op(op: Op, dtype: str, values: dict[int, Value], aliases: list[tuple[int, int]]) -> Op:

@@ -76,7 +76,8 @@ def lives(graph: Graph, works: Sequence[Sequence[Work]]) -> dict[int, Life]:
             if storage not in birth:
                 birth[storage] = (0, 0) if kind == "input" else (s, first)
                 size[storage] = int(block.storages[slot].nbytes)  # type: ignore[arg-type]
-            death[storage] = last_op if kind == "input" or storage in held else (s, last)
+            last_use = last_op if kind == "input" or storage in held else (s, last)
+            death[storage] = max(death.get(storage, last_use), last_use)
     found = {}
     for storage, born in birth.items():
         phase = phases[graph.segments[born[0]].block]

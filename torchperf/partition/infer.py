@@ -1,0 +1,217 @@
+"""The plan found from the program itself: which leaves to split, so that little is left whole and little is sent.
+
+Every leaf in a parameter is tried alone, then together with what helped more, and kept where the cost falls. `hidden`
+is one leaf over the whole model and would win alone, at up to twice the cost of what it shuts out: the search runs with
+and without it, and the cheaper plan stands.
+
+The cost is in seconds of a nominal device, only to weigh one thing against another: contractions, bytes of other ops,
+bytes sent, and parameters with their gradients and optimizer states (which are read and written each step).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .algebra import leaves
+from .choose import Candidate, candidates, indivisible, indivisible_sequence, partner, sequence_leaves
+from .masks import Split
+from .placement import Placement, place
+from .prepare import Prepared
+
+FLOPS_PER_S = 4e14
+BYTES_PER_S = 2e12
+SENT_PER_S = 3e11
+S_PER_COLLECTIVE = 1e-6
+MAX_HUBS = 3
+BYTES_PER_PARAMETER = 28  # weight, gradient, two moments and a master copy, read and written once a step
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What became of one leaf: taken | skipped (dearer) | illegal (conflict) | indivisible. saved: seconds, nominal."""
+
+    candidate: Candidate
+    verdict: str
+    saved: float
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Inferred:
+    """A plan and why. `placement` is without sequence parallelism's leaf unless it was asked for."""
+
+    split: Split
+    placement: Placement
+    cost: float
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def taken(self) -> list[Candidate]:
+        return [v.candidate for v in self.verdicts if v.verdict == "taken"]
+
+    def __str__(self) -> str:
+        """A line a parameter: its dims, the split one marked."""
+        from .show import plan_text
+
+        return plan_text(self.placement)
+
+
+def cost(placement: Placement) -> float:
+    """Nominal seconds of the split program, less those of the whole one: below 0 where splitting helps."""
+    prepared, split = placement.prepared, placement.split
+    saved_flops = sum(n * b.flops for n, b in zip(prepared.counts, placement.blocks, strict=True))
+    saved_bytes = sum(n * b.moved for n, b in zip(prepared.counts, placement.blocks, strict=True))
+    sent = sum(c.count * (c.sent / SENT_PER_S + S_PER_COLLECTIVE) for c in placement.collectives)
+    kept = 0.0
+    for name, dims in prepared.factors.parameters.items():
+        degree = split.degree(split.held(dims)[0])
+        if degree > 1:
+            numel = 1.0
+            for dim in dims:
+                for factor in dim:
+                    numel *= factor.size
+            kept += numel * prepared.factors.copies[name] * (1 - 1 / degree)
+    states = kept * BYTES_PER_PARAMETER / BYTES_PER_S
+    return sent - saved_flops / FLOPS_PER_S - saved_bytes / BYTES_PER_S - states
+
+
+def illegal(placement: Placement) -> str:
+    """Why a plan must not be inferred: a conflict, or an op that needs whole what the plan splits; "" if it may."""
+    if placement.conflicts:
+        return placement.conflicts[0]
+    return next((f"{c.cause} needs the split dim whole" for c in placement.collectives if c.role == "reshape"), "")
+
+
+def infer(
+    prepared: Prepared, ranks: int, *, axis: str = "tp", sequence: bool = False, strict: bool = True,
+    experts: bool = False,
+) -> Inferred:  # fmt: skip
+    """The plan for one mesh axis of `ranks`.
+
+    sequence  also split what lies between the split regions along the sequence (reduce-scatter and all-gather)
+    experts   whole experts may be split over this axis; else they belong to an axis of their own
+    strict    raise TorchperfError (parameter, dim, nearest legal degrees) where a leaf that should be split cannot be;
+              otherwise it stays whole, and its verdict says so. Embedding tables stay whole either way.
+    """
+    every = [
+        c for c in candidates(prepared.factors) if c.leaf.name != "positions" and (experts or c.leaf.name != "experts")
+    ]
+    found = _search(prepared, every, (ranks,), axis, {})
+    if any(c.leaf.size % ranks for c in found.taken):
+        found = _repair(prepared, every, found, ranks, axis, strict)
+    if sequence:
+        found.split.sequence = sequence_leaves(prepared.factors)
+        for leaf in found.split.sequence:
+            if leaf.size % ranks:
+                raise indivisible_sequence(leaf, ranks)
+        found.split.memo.clear()
+        found.placement = place(prepared, found.split)
+        found.cost = cost(found.placement)
+    return found
+
+
+def _repair(
+    prepared: Prepared, every: list[Candidate], wish: Inferred, ranks: int, axis: str, strict: bool
+) -> Inferred:
+    """The wish holds leaves that the ranks do not divide: give them a partner, or leave them whole."""
+    pairs: dict[int, tuple[Candidate, Candidate]] = {}
+    sizes: tuple[int, ...] = (ranks,)
+    refused: list[Candidate] = []
+    of = {id(c.leaf): c for c in every}
+    for candidate in wish.taken:
+        if candidate.leaf.size % ranks == 0:
+            continue
+        found = partner(prepared.factors, candidate.leaf, ranks)
+        if found is not None and (sizes == (ranks,) or sizes == found[1:]):
+            pairs[id(candidate.leaf)] = (candidate, of[id(found[0])])
+            sizes = found[1:]
+        else:
+            refused.append(candidate)
+    if strict:
+        for candidate in refused:
+            if not _is_table(prepared, candidate):
+                raise indivisible(prepared.factors, candidate, ranks)
+    partners = {id(inner.leaf) for _, inner in pairs.values()}
+    legal = [c for c in every if (c.leaf.size % ranks == 0 and id(c.leaf) not in partners) or id(c.leaf) in pairs]
+    out = _search(prepared, legal, sizes, axis, {key: inner for key, (_, inner) in pairs.items()})
+    seen = {id(v.candidate.leaf) for v in out.verdicts}
+    for candidate in every:
+        if id(candidate.leaf) not in seen and id(candidate.leaf) not in partners:
+            out.verdicts.append(
+                Verdict(candidate, "indivisible", 0.0, f"{ranks} does not divide {candidate.leaf.size}")
+            )
+    return out
+
+
+def _is_table(prepared: Prepared, candidate: Candidate) -> bool:
+    """Whether the leaf only counts the rows of lookup tables (a vocabulary), and of heads tied to them."""
+    looked_up: set[int] = set()
+    for records in prepared.factors.blocks:
+        for facts in records:
+            if facts.kind == "lookup" and facts.op.name.startswith("aten.embedding"):
+                looked_up.update(id(leaf) for dim in facts.contracted[0] for leaf in leaves(dim))
+    if id(candidate.leaf) in looked_up:
+        return True
+    return len(candidate.uses) <= 2 and all("*" not in name for name, _ in candidate.uses)
+
+
+def _search(
+    prepared: Prepared, every: list[Candidate], sizes: tuple[int, ...], axis: str, inner: dict[int, Candidate]
+) -> Inferred:
+    """Greedy union of single leaves, with and without the hub."""
+    whole = Split(axis, sizes)
+    base = Inferred(whole, place(prepared, whole), 0.0)
+    alone: list[tuple[float, Candidate, Placement]] = []
+    for candidate in every:
+        tried = place(prepared, _with(whole, [candidate], inner))
+        alone.append((cost(tried), candidate, tried))
+    alone.sort(key=lambda item: item[0])
+    banned: list[Candidate] = []
+    runs = [_greedy(prepared, base, alone, banned, inner)]
+    for hub in sorted(every, key=lambda c: -len(c.uses))[:MAX_HUBS]:  # an encoder and its decoder have a hub each
+        if any(c is hub for c in runs[-1].taken):
+            banned.append(hub)
+            runs.append(_greedy(prepared, base, alone, banned, inner))
+    return min(runs, key=lambda run: run.cost)
+
+
+def _with(split: Split, taken: list[Candidate], inner: dict[int, Candidate]) -> Split:
+    out = Split(split.axis, split.sizes)
+    for candidate in taken:
+        pair = inner.get(id(candidate.leaf))
+        out.chosen[id(candidate.leaf)] = (candidate.leaf, out.full if pair is None else 1)
+        if pair is not None:
+            out.chosen[id(pair.leaf)] = (pair.leaf, 2)
+    return out
+
+
+def _greedy(
+    prepared: Prepared, base: Inferred, alone: list[tuple[float, Candidate, Placement]], banned: list[Candidate],
+    inner: dict[int, Candidate],
+) -> Inferred:  # fmt: skip
+    best = base
+    taken: list[Candidate] = []
+    verdicts: list[Verdict] = []
+    for own, candidate, tried in alone:
+        wrong = illegal(tried)
+        if wrong:
+            verdicts.append(Verdict(candidate, "illegal", 0.0, wrong))
+            continue
+        if own >= 0 or any(candidate is hub for hub in banned):
+            verdicts.append(
+                Verdict(candidate, "skipped", -own, "costs more than it saves" if own >= 0 else "shuts out more")
+            )
+            continue
+        split = _with(base.split, [*taken, candidate], inner)
+        placement = place(prepared, split) if taken else tried
+        now = cost(placement)
+        wrong = illegal(placement)
+        if wrong:
+            verdicts.append(Verdict(candidate, "illegal", 0.0, wrong))
+        elif now < best.cost:
+            verdicts.append(Verdict(candidate, "taken", best.cost - now))
+            taken.append(candidate)
+            best = Inferred(split, placement, now)
+        else:
+            verdicts.append(Verdict(candidate, "skipped", best.cost - now, "costs more than it saves"))
+    return Inferred(best.split, best.placement, best.cost, verdicts)

@@ -1,0 +1,219 @@
+"""The program of one rank: local shapes, and collectives as ordinary ops `torchperf.all_reduce`, `.all_gather`, ...
+
+A sum that is scattered onto the sequence, and a value that is gathered, take a storage of their own: memory counts
+both. Parameters, gradients and whatever crosses blocks shrink as the split says.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ..graph.graph import Block, Graph, Parameter, Segment
+from ..graph.op import Attr, Op
+from ..graph.tensor import Storage, Value
+from .algebra import Dim, Dims
+from .collective import Collective
+from .local_values import LocalValues, flat_factors
+from .placement import Placement
+from .state import WHOLE, BlockPlaced, OpPlaced, State
+from .step import OpFactors
+
+SIZES = ("size", "input_sizes", "normalized_shape", "bias_sizes")
+
+
+def local_program(placement: Placement) -> Graph:
+    """What each rank of the axis runs; every rank the same, rows of experts at their mean.
+
+    `bound` stays: the sizes are those of the whole program.
+    """
+    graph = placement.prepared.factors.graph
+    blocks, added = [], []
+    for b in range(len(graph.blocks)):
+        walk = _LocalBlock(placement, b)
+        blocks.append(walk.run())
+        added.append(len(walk.storages) - len(graph.blocks[b].storages))
+    fresh = graph.num_storages
+    segments = []
+    for segment in graph.segments:
+        new = tuple(range(fresh, fresh + added[segment.block]))
+        fresh += len(new)
+        segments.append(Segment(segment.block, segment.module, (*segment.storages, *new)))
+    facts = replace(
+        graph.facts,
+        parameters=tuple(_parameter(placement, p) for p in graph.facts.parameters),
+    )
+    return replace(graph, blocks=tuple(blocks), segments=tuple(segments), facts=facts)
+
+
+def _parameter(placement: Placement, parameter: Parameter) -> Parameter:
+    dims = _dims_of_parameter(placement, parameter)
+    if dims is None:
+        return parameter
+    return replace(parameter, shape=tuple(placement.split.local(dim) for dim in dims))
+
+
+def _dims_of_parameter(placement: Placement, parameter: Parameter) -> Dims | None:
+    factors = placement.prepared.factors
+    for segment in factors.graph.segments:
+        if parameter.storage in segment.storages:
+            slot = segment.storages.index(parameter.storage)
+            return factors.parameters.get(factors.graph.blocks[segment.block].storages[slot].name or "")
+    return None
+
+
+class _LocalBlock:
+    """Rewrites one block."""
+
+    def __init__(self, placement: Placement, b: int) -> None:
+        self.placement, self.b = placement, b
+        self.block: Block = placement.prepared.factors.graph.blocks[b]
+        self.records: list[OpFactors] = placement.prepared.factors.blocks[b]
+        self.placed: BlockPlaced = placement.blocks[b]
+        self.values = LocalValues(placement.split, placement.rows)
+        self.storages: list[Storage] = list(self.block.storages)
+        self.root: dict[int, tuple[Value, Dims]] = {}
+        self.flat: dict[int, Dim | None] = {}
+        self.states: dict[int, State] = {slot: state for slot, (state, _) in self.placed.entry.items()}
+
+    def run(self) -> Block:
+        by_op: dict[int, list[Collective]] = {}
+        for c in self.placed.collectives:
+            by_op.setdefault(c.op, []).append(c)
+        self._roots()
+        scattered = {c.slot for c in self.placed.collectives if c.kind == "reduce_scatter"}
+        sums = {slot: self._storage(slot, WHOLE) for slot in scattered}
+        gathered: dict[int, int] = {}
+        ops: list[Op] = []
+        waiting = dict(sums)  # until the reduce-scatter, the slot is its sum
+        for i in range(len(self.block.ops) + 1):
+            reshaped: dict[int, Value] = {}
+            for c in by_op.get(i, ()):
+                ops.append(self._collective(c, waiting, gathered, reshaped))
+            if i < len(self.block.ops):
+                ops.append(self._op(i, waiting, gathered, reshaped))
+        end = {slot: self.states.get(slot, WHOLE) for slot in range(len(self.block.storages))}
+        for slot, storage in enumerate(self.block.storages):
+            if slot in self.root:
+                self.storages[slot] = replace(storage, nbytes=self._nbytes(slot, end[slot]))
+        return Block(self.block.module, self.block.phase, tuple(self.storages), tuple(ops))
+
+    def _roots(self) -> None:
+        """The largest value of each slot: its factors in memory order give strides and bytes."""
+        for facts in self.records:
+            for value, dims in zip((*facts.op.inputs, *facts.op.outputs), (*facts.inputs, *facts.outputs), strict=True):
+                known = self.root.get(value.slot)
+                if known is None or value.nbytes > known[0].nbytes:
+                    self.root[value.slot] = (value, dims)
+        for slot, (value, dims) in self.root.items():
+            self.flat[slot] = flat_factors(value, dims)
+
+    def _nbytes(self, slot: int, state: State) -> int:
+        value, dims = self.root[slot]
+        whole = int(self.block.storages[slot].nbytes)  # type: ignore[arg-type]
+        return -(-whole * math.prod(self.values.shape(dims, state)) // max(value.numel, 1)) if value.numel else whole
+
+    def _storage(self, slot: int, state: State) -> int:
+        """A storage of its own for another form of a slot's value."""
+        self.storages.append(Storage(self._nbytes(slot, state), "activation"))
+        return len(self.storages) - 1
+
+    def _collective(
+        self, c: Collective, waiting: dict[int, int], gathered: dict[int, int], reshaped: dict[int, Value]
+    ) -> Op:
+        attrs: tuple[tuple[str, Attr], ...] = (("axis", c.axis), ("ranks", c.ranks), ("role", c.role))
+        if c.role == "statistic":
+            self.storages.append(Storage(c.nbytes, "activation"))
+            value = Value(len(self.storages) - 1, c.dtype, c.shape, (1,))
+            return self._emit(c, value, value, attrs)
+        if c.kind == "all_reduce":
+            value = Value(waiting.get(c.slot, c.slot), c.dtype, c.shape, _dense(c.shape))
+            self._settle(c.slot, c.mask)
+            return self._emit(c, value, value, attrs)
+        whole = Value(c.slot, c.dtype, c.shape, _dense(c.shape))
+        if c.kind == "reduce_scatter":
+            self.states[c.slot] = State(0, True, self.states.get(c.slot, WHOLE).ragged)
+            part = self._part(c, State(0, True))
+            return self._emit(c, replace(whole, slot=waiting.pop(c.slot)), part, attrs)
+        state = self.states.get(c.slot, WHOLE)
+        self.storages.append(Storage(c.nbytes, "activation"))
+        target = replace(whole, slot=len(self.storages) - 1)
+        if c.role == "reshape":
+            reshaped[c.slot] = target
+        else:
+            gathered[c.slot] = target.slot
+        return self._emit(c, self._part(c, state), target, attrs)
+
+    def _settle(self, slot: int, mask: int) -> None:
+        state = self.states.get(slot, WHOLE)
+        self.states[slot] = State(state.partial & ~mask, state.sequence, state.ragged)
+
+    def _part(self, c: Collective, state: State) -> Value:
+        """What a rank holds of the collective's value, as one flat length where it cannot be told better."""
+        numel = math.prod(c.shape) // c.ranks if c.kind != "all_reduce" else math.prod(c.shape)
+        for dim, size in enumerate(c.shape):
+            if size % c.ranks == 0:
+                shape = (*c.shape[:dim], size // c.ranks, *c.shape[dim + 1 :])
+                return Value(c.slot, c.dtype, shape, _dense(shape))
+        return Value(c.slot, c.dtype, (numel,), (1,))
+
+    def _emit(self, c: Collective, value: Value, result: Value, attrs: tuple[tuple[str, Attr], ...]) -> Op:
+        module = self.block.ops[min(c.op, len(self.block.ops) - 1)].module
+        return Op(f"torchperf.{c.kind}", c.phase, module, ("self",), (value,), (result,), attrs)
+
+    def _op(self, i: int, waiting: dict[int, int], gathered: dict[int, int], reshaped: dict[int, Value]) -> Op:
+        op, facts, placed = self.block.ops[i], self.records[i], self.placed.ops[i]
+        if placed is None:
+            placed = OpPlaced((WHOLE,) * len(op.inputs), (WHOLE,) * len(op.outputs))
+        view = self.placement.prepared.views[self.b][i]
+        inputs = []
+        for value, dims, state in zip(op.inputs, facts.inputs, placed.inputs, strict=True):
+            held = self.states.get(value.slot, WHOLE)
+            local = self.values.value(
+                value, dims, state, self.flat.get(value.slot), placed.whole if value.slot in reshaped else 0
+            )
+            if value.slot in reshaped:
+                local = replace(local, slot=reshaped[value.slot].slot)
+            elif held.sequence and not state.sequence and not view and value.slot in gathered:
+                local = replace(local, slot=gathered[value.slot])
+            elif value.slot in waiting:
+                local = replace(local, slot=waiting[value.slot])
+            inputs.append(local)
+        outputs = []
+        for value, dims, state in zip(op.outputs, facts.outputs, placed.outputs, strict=True):
+            local = self.values.value(value, dims, state, self.flat.get(value.slot))
+            if value.slot in waiting:
+                local = replace(local, slot=waiting[value.slot])
+            outputs.append(local)
+            if not view:
+                self.states[value.slot] = state
+                gathered.pop(value.slot, None)
+        attrs = tuple((name, _attr(op, name, attr, outputs)) for name, attr in op.attrs)
+        return replace(op, inputs=tuple(inputs), outputs=tuple(outputs), attrs=attrs)
+
+
+def _attr(op: Op, name: str, attr: Attr, outputs: list[Value]) -> Attr:
+    """An argument that repeats a shape follows the local one."""
+    if not outputs or outputs[0].shape == op.outputs[0].shape:
+        return attr
+    shape = outputs[0].shape
+    if name in SIZES and isinstance(attr, tuple):
+        return (
+            shape[len(shape) - len(attr) :] if name == "normalized_shape" else shape if name != "bias_sizes" else attr
+        )
+    if name == "split_sizes":
+        d = int(op.attr("dim", 0)) % len(shape)
+        return tuple(value.shape[d] for value in outputs)
+    if name == "split_size":
+        return shape[int(op.attr("dim", 0)) % len(shape)]
+    if name == "num_weights":
+        return shape[0]
+    return attr
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
