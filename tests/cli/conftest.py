@@ -80,7 +80,16 @@ def pipeline(monkeypatch: pytest.MonkeyPatch, estimate: Estimate) -> Calls:
 def loaded(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """What `torchperf.frontend.load.load` returns."""
     graph = Graph(
-        Facts("tiny", "Tiny", "train", sizes=(("batch", 1),), guesses=("`mask.all()` taken as true",)), (), ()
+        Facts(
+            "tiny",
+            "Tiny",
+            "train",
+            sizes=(("batch", 1),),
+            ranges=(("batch", 1, -1, 0),),
+            guesses=("`mask.all()` taken as true",),
+        ),
+        (),
+        (),
     )
     module = ModuleType("torchperf.frontend.load")
     calls = Calls(load=(Capture((graph,)), graph))

@@ -53,7 +53,7 @@ def watched_files() -> Iterator[set[str]]:
             asked.add(key)
         return original(environment, key)
 
-    os._Environ.__getitem__ = read  # type: ignore[method-assign, assignment]
+    os._Environ.__getitem__ = read  # type: ignore[method-assign]
     try:
         yield files
     finally:
