@@ -28,7 +28,9 @@ def test_capture_tells_what_it_recorded_as_json(run, loaded, tmp_path) -> None:
     recorded = json.loads(result.stdout)
     assert recorded["model_class"] == "Tiny"
     assert recorded["sizes"] == {"batch": 1}
-    assert recorded["graphs"] == [{"ops": 0, "blocks": 0, "ranges": []}]
+    assert recorded["graphs"] == [
+        {"ops": 0, "blocks": 0, "ranges": [{"size": "batch", "low": 1, "high": None, "step": 0}]}
+    ]
     assert loaded.seen[0][1][2] == {"batch": 2}
 
 

@@ -43,7 +43,6 @@ def test_medians(name: str) -> None:
     found: dict[str, Spread] = {spread.group: spread for spread in answer.summary}
     for group, (median, p90) in BARS[name].items():
         spread = found[group]
-        print(f"{group}: {spread.median:.1%} / {spread.p90:.1%} over {spread.rows} rows")
         assert spread.median <= median, spread
         assert spread.p90 <= p90, spread
         assert spread.yardstick_median is not None
