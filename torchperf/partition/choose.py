@@ -50,7 +50,7 @@ def partner(factors: Factors, leaf: Factor, ranks: int) -> tuple[Factor, int, in
     for dims in factors.parameters.values():
         for dim in dims:
             flat = flatten(dim)
-            for outer, inner in itertools.pairwise(flat):  # the innermost, head_dim, is no partner
+            for outer, inner in itertools.pairwise(flat[:-1]):  # the innermost, head_dim, is no partner
                 if outer is leaf and inner.kind == "leaf" and inner.size % rest == 0:
                     return inner, own, rest
     return None

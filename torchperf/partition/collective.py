@@ -12,6 +12,7 @@ class Collective:
     """`kind` over `ranks` ranks of the axis, before op `op` of block `block`, in each of its `count` segments.
 
     slot    storage that it completes
+    part    shape of what one rank holds of it: before an all_gather, after a reduce_scatter; else `shape`
     shape   of the value that is whole afterwards (all_reduce, all_gather) or before (reduce_scatter), local otherwise
     nbytes  of that value: the whole tensor of the collective on one rank's side
     role    activation | statistic (a row's sum or maximum) | gradient (of a parameter) | regather (again, in backward)
@@ -29,6 +30,7 @@ class Collective:
     count: int
     slot: int
     shape: tuple[int, ...]
+    part: tuple[int, ...]
     dtype: str
     nbytes: int
     role: str

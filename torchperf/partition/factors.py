@@ -14,13 +14,21 @@ from dataclasses import dataclass, field
 from ..graph.errors import TorchperfError
 from ..graph.graph import Graph
 from ..graph.tensor import Value
-from . import rules_attention, rules_index, rules_matmul, rules_pointwise, rules_reduction, rules_view
+from . import rules_attention, rules_collective, rules_index, rules_matmul, rules_pointwise, rules_reduction, rules_view
 from .algebra import Clash, Dim, Dims, Factor, flatten, fresh, leaves, show, unify
 from .rules import base_name, find
 from .step import OpFactors, Step
 from .storages import Classes, Key, classes, contiguous, memory_order
 
-RULE_FILES = (rules_view, rules_matmul, rules_attention, rules_pointwise, rules_reduction, rules_index)
+RULE_FILES = (
+    rules_view,
+    rules_matmul,
+    rules_attention,
+    rules_pointwise,
+    rules_reduction,
+    rules_index,
+    rules_collective,
+)
 
 
 @dataclass(frozen=True, slots=True)

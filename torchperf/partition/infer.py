@@ -134,6 +134,10 @@ def _repair(
     partners = {id(inner.leaf) for _, inner in pairs.values()}
     legal = [c for c in every if (c.leaf.size % ranks == 0 and id(c.leaf) not in partners) or id(c.leaf) in pairs]
     out = _search(prepared, legal, sizes, axis, {key: inner for key, (_, inner) in pairs.items()})
+    taken = {id(c.leaf) for c in out.taken}
+    for key, (candidate, _) in pairs.items() if strict else ():
+        if key not in taken:
+            raise indivisible(prepared.factors, candidate, ranks)
     seen = {id(v.candidate.leaf) for v in out.verdicts}
     for candidate in every:
         if id(candidate.leaf) not in seen and id(candidate.leaf) not in partners:

@@ -53,20 +53,31 @@ class Ledger:
             mask = self.split.of(dim)[0] & ~whole
             if mask:
                 rest = self.split.degree(self.split.held(facts.inputs[0])[0] & ~mask & ~whole)
-                self._emit("all_reduce", mask, i, facts.op.inputs[0].slot, (nbytes // 4 // rest,), "fp32",
-                           nbytes // rest, "statistic", facts.op.name)  # fmt: skip
+                shape = (nbytes // 4 // rest,)
+                self._emit("all_reduce", mask, i, facts.op.inputs[0].slot, (shape, shape), "fp32", nbytes // rest,
+                           "statistic", facts.op.name)  # fmt: skip
 
     def _collective(
         self, kind: str, mask: int, i: int, value: Value, dims: Dims, role: str, cause: str, whole: int = 0
     ) -> None:
         shape = tuple(self.split.local(dim, whole) for dim in dims)
         nbytes = value.nbytes * math.prod(shape) // max(value.numel, 1)
-        self._emit(kind, mask, i, value.slot, shape, value.dtype, nbytes, role, cause)
+        along = kind == "reduce_scatter" or (kind == "all_gather" and not whole)
+        part = shape if kind == "all_reduce" else tuple(self.split.local(dim, 0, along) for dim in dims)
+        self._emit(kind, mask, i, value.slot, (shape, part), value.dtype, nbytes, role, cause)
 
     def _emit(
-        self, kind: str, mask: int, i: int, slot: int, shape: tuple[int, ...], dtype: str, nbytes: int, role: str,
+        self,
+        kind: str,
+        mask: int,
+        i: int,
+        slot: int,
+        shapes: tuple[tuple[int, ...], tuple[int, ...]],
+        dtype: str,
+        nbytes: int,
+        role: str,
         cause: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         ranks, count = self.split.degree(mask), self.prepared.counts[self.b]
         self.out.collectives.append(
             Collective(
@@ -79,7 +90,7 @@ class Ledger:
                 i,
                 count,
                 slot,
-                shape,
+                *shapes,
                 dtype,
                 nbytes,
                 role,

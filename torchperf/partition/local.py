@@ -39,27 +39,28 @@ def local_program(placement: Placement) -> Graph:
         new = tuple(range(fresh, fresh + added[segment.block]))
         fresh += len(new)
         segments.append(Segment(segment.block, segment.module, (*segment.storages, *new)))
-    facts = replace(
-        graph.facts,
-        parameters=tuple(_parameter(placement, p) for p in graph.facts.parameters),
-    )
+    facts = replace(graph.facts, parameters=_parameters(placement))
     return replace(graph, blocks=tuple(blocks), segments=tuple(segments), facts=facts)
 
 
-def _parameter(placement: Placement, parameter: Parameter) -> Parameter:
-    dims = _dims_of_parameter(placement, parameter)
-    if dims is None:
-        return parameter
-    return replace(parameter, shape=tuple(placement.split.local(dim) for dim in dims))
-
-
-def _dims_of_parameter(placement: Placement, parameter: Parameter) -> Dims | None:
+def _parameters(placement: Placement) -> tuple[Parameter, ...]:
+    """The parameters with the shapes that one rank holds."""
     factors = placement.prepared.factors
-    for segment in factors.graph.segments:
-        if parameter.storage in segment.storages:
-            slot = segment.storages.index(parameter.storage)
-            return factors.parameters.get(factors.graph.blocks[segment.block].storages[slot].name or "")
-    return None
+    graph = factors.graph
+    name: dict[int, str | None] = {}
+    for segment in graph.segments:
+        for slot, storage in zip(segment.storages, graph.blocks[segment.block].storages, strict=True):
+            if storage.kind == "param":
+                name[slot] = storage.name
+    found = []
+    known: dict[str, tuple[int, ...]] = {}  # every layer's are alike
+    for parameter in graph.facts.parameters:
+        own = name.get(parameter.storage) or ""
+        if own in factors.parameters and own not in known:
+            known[own] = tuple(placement.split.local(dim) for dim in factors.parameters[own])
+        shape = known.get(own, parameter.shape)
+        found.append(parameter if shape == parameter.shape else replace(parameter, shape=shape))
+    return tuple(found)
 
 
 class _LocalBlock:
@@ -133,29 +134,19 @@ class _LocalBlock:
         whole = Value(c.slot, c.dtype, c.shape, _dense(c.shape))
         if c.kind == "reduce_scatter":
             self.states[c.slot] = State(0, True, self.states.get(c.slot, WHOLE).ragged)
-            part = self._part(c, State(0, True))
+            part = Value(c.slot, c.dtype, c.part, _dense(c.part))
             return self._emit(c, replace(whole, slot=waiting.pop(c.slot)), part, attrs)
-        state = self.states.get(c.slot, WHOLE)
         self.storages.append(Storage(c.nbytes, "activation"))
         target = replace(whole, slot=len(self.storages) - 1)
         if c.role == "reshape":
             reshaped[c.slot] = target
         else:
             gathered[c.slot] = target.slot
-        return self._emit(c, self._part(c, state), target, attrs)
+        return self._emit(c, Value(c.slot, c.dtype, c.part, _dense(c.part)), target, attrs)
 
     def _settle(self, slot: int, mask: int) -> None:
         state = self.states.get(slot, WHOLE)
         self.states[slot] = State(state.partial & ~mask, state.sequence, state.ragged)
-
-    def _part(self, c: Collective, state: State) -> Value:
-        """What a rank holds of the collective's value, as one flat length where it cannot be told better."""
-        numel = math.prod(c.shape) // c.ranks if c.kind != "all_reduce" else math.prod(c.shape)
-        for dim, size in enumerate(c.shape):
-            if size % c.ranks == 0:
-                shape = (*c.shape[:dim], size // c.ranks, *c.shape[dim + 1 :])
-                return Value(c.slot, c.dtype, shape, _dense(shape))
-        return Value(c.slot, c.dtype, (numel,), (1,))
 
     def _emit(self, c: Collective, value: Value, result: Value, attrs: tuple[tuple[str, Attr], ...]) -> Op:
         module = self.block.ops[min(c.op, len(self.block.ops) - 1)].module

@@ -75,6 +75,15 @@ class Split:
             mask |= own
         return mask, twice
 
+    def mixed(self, dim: Dim) -> bool:
+        """Whether a sum in the dim is split in some segments and whole in others."""
+        for factor in flatten(dim):
+            if factor.kind == "sum":
+                masks = {self.of(segment)[0] for segment in factor.parts}
+                if len(masks) > 1 or any(self.mixed(segment) for segment in factor.parts):
+                    return True
+        return False
+
     def mask_of(self, dims: Dims) -> int:
         """The bits that any of these dims is split over."""
         mask = 0

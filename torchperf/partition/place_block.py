@@ -63,7 +63,7 @@ class BlockWalk(Ledger):
                 and not self.outlook.may_cross(self.b, slot, self.written[slot], state.partial)
             ):
                 self._resolve(slot, end, "end of the block")
-        for slot in {*self.states, *self.made, *self.out.entry}:
+        for slot in {*self.states, *self.out.entry}:
             found = self.states.get(slot, WHOLE)
             self.out.exit[slot] = (found, self.written[slot]) if found else None
         return self.out
@@ -75,6 +75,9 @@ class BlockWalk(Ledger):
         held = [split.held(dims) for dims in facts.inputs]
         results = [split.held(dims) for dims in facts.outputs]
         contracted = [split.mask_of(dims) for dims in facts.contracted]
+        counts_once = facts.kind == "matmul" or facts.linear == LINEAR or not any(contracted)
+        if not counts_once and any(split.mixed(dim) for dims in facts.contracted for dim in dims):
+            self._conflict(facts, "a segment that every rank holds would be summed on each")
         if any(twice for _, twice in (*held, *results)):
             self._conflict(facts, "a value is split twice over one axis")
         kept = split.mask_of([facts.ragged]) if facts.ragged is not None else 0

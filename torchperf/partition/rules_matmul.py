@@ -100,6 +100,7 @@ def convolution_backward(step: Step) -> None:
     g, x, w = step.dims(0), step.dims(1), step.dims(2)
     mask = step.op.attr("output_mask", (True, True, True))
     plain = step.op.attr("groups", 1) == 1 and not step.op.attr("transposed", False)
+    step.facts.opaque += g[2:]  # a window of x belongs to each position
     depthwise = not plain and step.shape(2)[1] == 1 and step.shape(0)[1] == step.shape(1)[1]
     step.facts.opaque += x[2:] + w[2:]
     if plain or depthwise:
