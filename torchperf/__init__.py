@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from .inspection import inspect
     from .measured_run import mfu
     from .pipeline import estimate
+    from .rank_program import split
 
 __version__ = "0.1.0"
-__all__ = ["TorchperfError", "__version__", "capture", "estimate", "inspect", "load", "mfu", "save"]
+__all__ = ["TorchperfError", "__version__", "capture", "estimate", "inspect", "load", "mfu", "save", "split"]
 
 _PLACES = {
     "capture": "api",
@@ -28,6 +29,7 @@ _PLACES = {
     "estimate": "pipeline",
     "inspect": "inspection",
     "mfu": "measured_run",
+    "split": "rank_program",
     "TorchperfError": "graph.errors",
 }
 

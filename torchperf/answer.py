@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .annotate import work as annotate_work
 from .graph.dtype import bits, nbytes
 from .graph.estimate import Estimate, Memory, Share, Unpriced
 from .graph.graph import Graph
@@ -132,12 +133,31 @@ def verdict(margin: float) -> str:
     return "does not fit" if margin < 0 else "tight" if margin < TIGHT else "fits"
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a step was run: what the user chose, resolved."""
+
+    device: Accelerator
+    runtime: Runtime
+    num_gpus: int
+    precision: str
+    optimizer: str
+    recompute: str
+    tp: int = 1
+    sequence_parallel: bool = False
+
+
 def answer(
-    graph: Graph, program: Graph, works: Works, prices: Prices, time: StepTime, top: Peak, core: int,
-    device: Accelerator, runtime: Runtime, num_gpus: int, precision_name: str, optimizer_name: str, recompute_how: str,
+    graph: Graph, whole: Graph, program: Graph, works: Works, prices: Prices, time: StepTime, top: Peak, core: int,
+    setting: Setting,
 ) -> Estimate:  # fmt: skip
-    """The Estimate of a captured `graph` that ran as `program`; `core` are attention's non-causal FLOPs."""
-    facts = graph.facts
+    """The Estimate of a captured `graph` that ran as `program`.
+
+    whole   the program before it was split over devices: MFU counts its FLOPs
+    core    attention's non-causal FLOPs of the whole
+    """
+    facts, device, runtime, num_gpus = graph.facts, setting.device, setting.runtime, setting.num_gpus
+    precision_name, optimizer_name, recompute_how = setting.precision, setting.optimizer, setting.recompute
     to = precision.precision(precision_name)
     peak_flops = device.peak_flops_per_s(device.matmul_engine(to.compute), to.compute)
     used = _memory(program, top, device.memory.usable.value, runtime, to, optimizer_name)
@@ -145,7 +165,15 @@ def answer(
     noncausal = flops_of(program, works, lambda w: w.flops_noncausal)
     batch, seq = graph.size("batch") or 1, graph.size("seq") or 1
     tokens = batch * seq
-    mfu, hfu = conventions(program, flops, core, tokens, tokens / time.step if time.step else 0.0, peak_flops)
+    rate = tokens / (time.step * setting.tp) if time.step else 0.0
+    counted = (
+        flops
+        if whole is program
+        else flops_of(
+            whole, tuple(tuple(annotate_work(op) for op in block.ops) for block in whole.blocks), lambda w: w.flops
+        )
+    )
+    mfu, hfu = conventions(whole, counted, core, tokens, rate, peak_flops)
     phases: dict[str, float] = {}
     for count, block, costs in zip(program.counts, program.blocks, prices, strict=True):
         phases[block.phase] = phases.get(block.phase, 0.0) + count * sum(p.seconds for p in costs)
@@ -169,8 +197,8 @@ def answer(
         phase_time_s=tuple(phases.items()),
         roofline_time_s=_roofline(program, works, device),
         tokens_per_step=tokens,
-        tokens_per_s=tokens / time.step if time.step else 0.0,
-        samples_per_s=batch / time.step if time.step else 0.0,
+        tokens_per_s=rate,
+        samples_per_s=rate / seq,
         flops=flops,
         flops_noncausal=noncausal,
         peak_flops_per_s=peak_flops,
@@ -182,8 +210,13 @@ def answer(
         top_kernels=_top(program, works, prices),
         unpriced=unpriced_ops(program, works),
         guesses=facts.guesses,
-        assumptions=(*_assumptions(graph, num_gpus, used, time, recompute_how, program), *_borrowed(device)),
+        assumptions=(
+            *_assumptions(graph, num_gpus, setting.tp, used, time, recompute_how, program),
+            *_borrowed(device),
+        ),
         sources=tuple(sorted({s for row in prices for p in row for t in p.terms for s in t.sources})),
+        tp=setting.tp,
+        sequence_parallel=setting.sequence_parallel,
     )
 
 
@@ -204,7 +237,7 @@ def _borrowed(device: Accelerator) -> tuple[str, ...]:
 
 
 def _assumptions(
-    graph: Graph, num_gpus: int, used: Memory, time: StepTime, recompute_how: str, program: Graph
+    graph: Graph, num_gpus: int, tp: int, used: Memory, time: StepTime, recompute_how: str, program: Graph
 ) -> tuple[str, ...]:
     found = list(graph.facts.assumptions)
     if any(op.name.startswith("torchperf.attention") for op, _ in graph.ops()):
@@ -217,8 +250,11 @@ def _assumptions(
         found.append("tokens are spread evenly over the experts")
     if graph.facts.mode == "train":
         found.append("gradients are held for the whole step, the optimizer is one pass over its state")
-    if num_gpus > 1:
-        found.append(f"{num_gpus} replicas, each as estimated; communication between them is not priced")
+    replicas = num_gpus // tp
+    if replicas > 1:
+        found.append(f"{replicas} replicas, each as estimated; communication between them is not priced")
+    if tp > 1:
+        found.append(f"tp {tp} by the plan inferred from the graph; its collectives overlap with nothing")
     if any(block.phase == "recompute" for block in graph.blocks):
         found.append("the model checkpoints itself: what it repeats is counted as recompute")
     elif (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from . import annotate, hardware
-from .answer import answer, unpriced_ops
+from .answer import Setting, answer, unpriced_ops
 from .frontend import load
 from .fuse import fuse
 from .graph.errors import TorchperfError
@@ -11,6 +13,7 @@ from .graph.estimate import Estimate
 from .graph.graph import Capture, Graph
 from .graph.system import Accelerator, Runtime
 from .graph.work import Works
+from .partition.tensor_parallel import tensor_parallel
 from .price import Pricer
 from .rewrite import attention, optimizer, precision, recompute
 from .rewrite import optimizer as rewrite_optimizer
@@ -21,7 +24,7 @@ def estimate(
     model: str | Capture, *, gpu: str, num_gpus: int = 1, mode: str = "train", seq_len: int | None = None,
     micro_batch: int | None = None, precision: str = "bf16-mixed", optimizer: str = "adamw",
     recompute: str = "none", runtime: str = "eager", attention: str = "auto", strict: bool = False,
-    refresh: bool = False,
+    refresh: bool = False, tp: int = 1, sequence_parallel: bool = False,
 ) -> Estimate:  # fmt: skip
     """What one step of `model` costs on one device of `gpu`.
 
@@ -29,16 +32,19 @@ def estimate(
     gpu        an accelerator of the hardware database, or the path of a TOML file
     mode       "train" (forward, backward, optimizer) or "forward"
     sizes      `micro_batch` samples of `seq_len` tokens; None takes the model's default
+    tp         devices that share the step by tensor parallelism, split as the graph itself suggests
     Raises TorchperfError. `strict` refuses operators without a rule.
     """
-    if num_gpus < 1:
-        raise TorchperfError(f"`num_gpus` is {num_gpus}: it must be at least 1")
+    num_gpus = _devices(num_gpus, tp)
     rewrite_optimizer.known(optimizer)
     device = hardware.load_accelerator(gpu)
     runs_on = hardware.load_runtime(runtime)
     _check_dtype(device, precision)
     graph = bound_graph(model, mode, micro_batch, seq_len, refresh)
-    program = lower(graph, precision, optimizer, recompute, attention, runs_on)
+    program = whole = lower(graph, precision, optimizer, recompute, attention, runs_on)
+    if tp > 1:
+        split = Split(tp, sequence_parallel)
+        program = lower(graph, precision, optimizer, recompute, attention, runs_on, split)
     works = annotated(program)
     if strict:
         _refuse_unpriced(program, works)
@@ -51,9 +57,30 @@ def estimate(
     time = timeline.step_time([[p.seconds for p in row] for row in prices], order, runs_on.launch.value)
     peak = memory.peak(program, works)
     core = attention_flops(graph)
-    return answer(
-        graph, program, works, prices, time, peak, core, device, runs_on, num_gpus, precision, optimizer, recompute
-    )
+    setting = Setting(device, runs_on, num_gpus, precision, optimizer, recompute, tp, sequence_parallel)
+    return answer(graph, whole, program, works, prices, time, peak, core, setting)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Tensor parallelism over `tp` devices; with `sequence`, activations between its regions are split too."""
+
+    tp: int
+    sequence: bool = False
+
+
+def _devices(num_gpus: int, tp: int) -> int:
+    """Devices in all: at least the `tp` that share a step."""
+    for name, value in (("num_gpus", num_gpus), ("tp", tp)):
+        if value < 1:
+            raise TorchperfError(f"`{name}` is {value}: it must be at least 1")
+    if num_gpus == 1:
+        return tp
+    if num_gpus % tp:
+        raise TorchperfError(
+            f"`--tp {tp}` does not divide `--num-gpus {num_gpus}`", hint=f"give a multiple of {tp} GPUs"
+        )
+    return num_gpus
 
 
 def attention_flops(graph: Graph) -> int:
@@ -95,12 +122,14 @@ def bound_graph(
 
 def lower(
     graph: Graph, precision_name: str, optimizer_name: str | None, recompute_how: str, attention_form: str,
-    runtime: Runtime,
+    runtime: Runtime, split: Split | None = None,
 ) -> Graph:  # fmt: skip
-    """The program that the runtime runs: precision, form of attention, recompute, optimizer, kernels."""
+    """The program that the runtime runs: precision, form of attention, split, recompute, optimizer, kernels."""
     to = precision.precision(precision_name)
     program = precision.apply(graph, to)
     program = attention.apply(program, attention.form(attention_form, runtime.fused))
+    if split is not None:
+        program = tensor_parallel(program, split.tp, sequence=split.sequence).program
     program = recompute.apply(program, recompute_how)
     if graph.facts.mode == "train" and optimizer_name is not None:
         program = optimizer.append(program, optimizer_name, to)

@@ -11,6 +11,7 @@ Vector FLOPs are rough (see pointwise.py): they feed the roofline of the vector 
 
 from . import (
     attention,
+    collective,
     convolution,
     dropout,
     fused,
@@ -32,6 +33,6 @@ from .registry import KINDS, RULES, rule, work
 __all__ = ["KINDS", "RULES", "rule", "work"]
 
 _FAMILIES = (
-    attention, convolution, dropout, fused, linalg, matmul, movement, normalization, optimizer, pointwise,
+    attention, collective, convolution, dropout, fused, linalg, matmul, movement, normalization, optimizer, pointwise,
     pooling, reduction, scan, scatter, softmax, view,
 )  # fmt: skip

@@ -14,7 +14,7 @@ Rule = Callable[[Op], Work]
 
 KINDS = (
     "matmul", "convolution", "attention", "norm", "softmax", "loss", "pointwise", "dropout", "reduction",
-    "scan", "solve", "gather", "copy", "sort", "pooling", "create", "view", "optimizer", "unknown",
+    "scan", "collective", "solve", "gather", "copy", "sort", "pooling", "create", "view", "optimizer", "unknown",
 )  # fmt: skip
 
 RULES: dict[str, Rule] = {}

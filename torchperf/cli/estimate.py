@@ -40,6 +40,8 @@ DOES_NOT_FIT = 1
     help="Form of attention; auto: as written under eager, flash under a runtime that fuses.",
 )
 @click.option("--runtime", default="eager", show_default=True, metavar="NAME", help="eager, compile, or a TOML file.")
+@options.tp
+@options.sequence_parallel
 @click.option("--strict", is_flag=True, help="An op without a rule is an error.")
 @options.refresh
 @options.json_to
@@ -65,6 +67,8 @@ def command(
     recompute: str,
     attention: str,
     runtime: str,
+    tp: int,
+    sequence_parallel: bool,
     strict: bool,
     refresh: bool,
     json_to: str | None,
@@ -94,7 +98,10 @@ def command(
         runtime=runtime,
         strict=strict,
         refresh=refresh,
-        **options.given(seq_len=seq_len, micro_batch=micro_batch),
+        seq_len=seq_len,
+        micro_batch=micro_batch,
+        tp=tp,
+        sequence_parallel=sequence_parallel,
     )
     output.warn_unpriced(answer.unpriced)
     output.warn_guesses(answer.guesses)

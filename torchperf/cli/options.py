@@ -83,6 +83,17 @@ gpu = click.option(
 num_gpus = click.option(
     "--num-gpus", default="1", metavar="N", callback=count, show_default=True, help="Number of GPUs."
 )
+tp = click.option(
+    "--tp",
+    default="1",
+    metavar="N",
+    callback=count,
+    show_default=True,
+    help="Devices that share a step by tensor parallelism, by the plan that the model itself suggests.",
+)
+sequence_parallel = click.option(
+    "--sequence-parallel", is_flag=True, help="With --tp: split activations along the sequence in between, too."
+)
 mode = click.option(
     "--mode",
     type=click.Choice(["train", "forward"]),

@@ -96,7 +96,10 @@ class Mfu:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One model on one system. Times are one step of one device; `tokens_per_s` is per device."""
+    """One model on one system. Times, FLOPs and memory are of one step on one device; `tokens_per_s` is per device.
+
+    `tp` devices share a step: each does its part of the model on all of the step's tokens.
+    """
 
     model: str
     mode: str
@@ -133,3 +136,5 @@ class Estimate:
     assumptions: tuple[str, ...] = ()
     suggestions: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    tp: int = 1
+    sequence_parallel: bool = False

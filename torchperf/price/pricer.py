@@ -15,6 +15,7 @@ from ..graph.price import Price
 from ..graph.system import Runtime, System
 from ..graph.work import Work
 from . import attention, matmul, memory_bound
+from .collective import collective
 
 NOTHING = Price(0.0, "none")
 
@@ -43,6 +44,8 @@ class Pricer:
     def _price(self, work: Work, backward: bool) -> Price:
         if work.nbytes == 0 and work.flops_executed == 0:
             return NOTHING
+        if work.kind == "collective":
+            return collective(work.equation, float(work.dim("nbytes")), work.dim("ranks"), self.system)
         if work.kind == "matmul" and _is_product(work):
             return self._matmul(work)
         if work.kind == "convolution" and _is_product(work):

@@ -50,6 +50,8 @@ def head(e: Estimate) -> Section:
         if e.mode == "forward"
         else [e.precision, e.optimizer, f"recompute {e.recompute}", e.runtime]
     )
+    if e.tp > 1:
+        plan.append(f"tp {e.tp}" + (" with sequence parallel" if e.sequence_parallel else ""))
     trained = "" if e.trainable_parameters == e.parameters else f", {units.count(e.trainable_parameters)} trained"
     what = "one training step" if e.mode == "train" else "one forward pass"
     return Section(

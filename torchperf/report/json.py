@@ -22,6 +22,8 @@ def estimate_dict(e: Estimate) -> dict[str, Any]:
         "mode": e.mode,
         "gpu": e.gpu,
         "num_gpus": e.num_gpus,
+        "tp": e.tp,
+        "sequence_parallel": e.sequence_parallel,
         "sizes": dict(e.sizes),
         "precision": e.precision,
         "optimizer": e.optimizer,
