@@ -145,6 +145,7 @@ class Setting:
     recompute: str
     tp: int = 1
     sequence_parallel: bool = False
+    power_cap: float | None = None
 
 
 def answer(
@@ -213,6 +214,7 @@ def answer(
         assumptions=(
             *_assumptions(graph, num_gpus, setting.tp, used, time, recompute_how, program),
             *_borrowed(device),
+            *_capped(setting),
         ),
         sources=tuple(sorted({s for row in prices for p in row for t in p.terms for s in t.sources})),
         tp=setting.tp,
@@ -225,6 +227,13 @@ def _roofline(program: Graph, works: Works, device: Accelerator) -> float:
     return sum(
         count * sum(roofline(work, device) for work in row) for count, row in zip(program.counts, works, strict=True)
     )
+
+
+def _capped(setting: Setting) -> tuple[str, ...]:
+    if setting.power_cap is None:
+        return ()
+    text = f"capped at {setting.power_cap:g} W: peaks and clock as the cube root of power, memory as it is"
+    return (text,)
 
 
 def _borrowed(device: Accelerator) -> tuple[str, ...]:

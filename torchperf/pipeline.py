@@ -24,7 +24,7 @@ def estimate(
     model: str | Capture, *, gpu: str, num_gpus: int = 1, mode: str = "train", seq_len: int | None = None,
     micro_batch: int | None = None, precision: str = "bf16-mixed", optimizer: str = "adamw",
     recompute: str = "none", runtime: str = "eager", attention: str = "auto", strict: bool = False,
-    refresh: bool = False, tp: int = 1, sequence_parallel: bool = False,
+    refresh: bool = False, tp: int = 1, sequence_parallel: bool = False, power_cap: float | None = None,
 ) -> Estimate:  # fmt: skip
     """What one step of `model` costs on one device of `gpu`.
 
@@ -32,12 +32,14 @@ def estimate(
     gpu        an accelerator of the hardware database, or the path of a TOML file
     mode       "train" (forward, backward, optimizer) or "forward"
     sizes      `micro_batch` samples of `seq_len` tokens; None takes the model's default
+    power_cap  watts that the device may draw, where less than its TDP
     tp         devices that share the step by tensor parallelism, split as the graph itself suggests
     Raises TorchperfError. `strict` refuses operators without a rule.
     """
     num_gpus = _devices(num_gpus, tp)
     rewrite_optimizer.known(optimizer)
     device = hardware.load_accelerator(gpu)
+    device = device if power_cap is None else device.capped(power_cap)
     runs_on = hardware.load_runtime(runtime)
     _check_dtype(device, precision)
     graph = bound_graph(model, mode, micro_batch, seq_len, refresh)
@@ -57,7 +59,7 @@ def estimate(
     time = timeline.step_time([[p.seconds for p in row] for row in prices], order, runs_on.launch.value)
     peak = memory.peak(program, works)
     core = attention_flops(graph)
-    setting = Setting(device, runs_on, num_gpus, precision, optimizer, recompute, tp, sequence_parallel)
+    setting = Setting(device, runs_on, num_gpus, precision, optimizer, recompute, tp, sequence_parallel, power_cap)
     return answer(graph, whole, program, works, prices, time, peak, core, setting)
 
 

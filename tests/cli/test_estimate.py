@@ -26,12 +26,12 @@ def test_every_option_reaches_the_pipeline(run, pipeline) -> None:
     run(
         *ASKED, "--num-gpus", "8", "--mode", "forward", "--seq-len", "4096", "--micro-batch", "2",
         "--precision", "fp32", "--optimizer", "lion", "--recompute", "full", "--attention", "unfused",
-        "--runtime", "compile", "--strict", "--refresh", "--tp", "4", "--sequence-parallel",
+        "--runtime", "compile", "--strict", "--refresh", "--tp", "4", "--sequence-parallel", "--power-cap", "330",
     )  # fmt: skip
     asked = {
         "gpu": "t4", "num_gpus": 8, "mode": "forward", "seq_len": 4096, "micro_batch": 2, "precision": "fp32",
         "optimizer": "lion", "recompute": "full", "attention": "unfused", "runtime": "compile",
-        "strict": True, "refresh": True, "tp": 4, "sequence_parallel": True,
+        "strict": True, "refresh": True, "tp": 4, "sequence_parallel": True, "power_cap": 330.0,
     }  # fmt: skip
     assert pipeline.seen == [("estimate", ("tiny",), asked)]
 
@@ -41,7 +41,7 @@ def test_sizes_that_are_not_named_are_left_to_the_pipeline(run, pipeline) -> Non
     asked = {
         "gpu": "t4", "num_gpus": 1, "mode": "train", "precision": "bf16-mixed", "optimizer": "adamw",
         "recompute": "none", "attention": "auto", "runtime": "eager", "strict": False, "refresh": False,
-        "tp": 1, "sequence_parallel": False, "seq_len": None, "micro_batch": None,
+        "tp": 1, "sequence_parallel": False, "power_cap": None, "seq_len": None, "micro_batch": None,
     }  # fmt: skip
     assert pipeline.seen == [("estimate", ("tiny",), asked)]
 

@@ -79,3 +79,14 @@ def test_equal_work_has_equal_price(program) -> None:
         for op, work in zip(block.ops, row, strict=True):
             if work.engine == "none" or "bf16" not in work.dtype:
                 assert seen.setdefault(work, pricer(op, work)) == pricer(op, work)
+
+
+def test_a_power_cap_slows_what_computes(captured) -> None:
+    """A100 at 330 W: an input, not a device. Memory-bound work stays as it is; at the TDP nothing changes."""
+    answers = [
+        torchperf.estimate(captured("gpt2"), gpu="a100-sxm-80gb", micro_batch=8, power_cap=cap)
+        for cap in (None, 400.0, 330.0, 200.0)
+    ]
+    times = [answer.step_time_s for answer in answers]
+    assert times[0] == times[1] < times[2] < times[3] < 2 * times[0]
+    assert any("capped at 330 W" in line for line in answers[2].assumptions)

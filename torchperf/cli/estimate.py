@@ -42,6 +42,7 @@ DOES_NOT_FIT = 1
 @click.option("--runtime", default="eager", show_default=True, metavar="NAME", help="eager, compile, or a TOML file.")
 @options.tp
 @options.sequence_parallel
+@options.power_cap
 @click.option("--strict", is_flag=True, help="An op without a rule is an error.")
 @options.refresh
 @options.json_to
@@ -69,6 +70,7 @@ def command(
     runtime: str,
     tp: int,
     sequence_parallel: bool,
+    power_cap: float | None,
     strict: bool,
     refresh: bool,
     json_to: str | None,
@@ -102,6 +104,7 @@ def command(
         micro_batch=micro_batch,
         tp=tp,
         sequence_parallel=sequence_parallel,
+        power_cap=power_cap,
     )
     output.warn_unpriced(answer.unpriced)
     output.warn_guesses(answer.guesses)

@@ -94,6 +94,9 @@ tp = click.option(
 sequence_parallel = click.option(
     "--sequence-parallel", is_flag=True, help="With --tp: split activations along the sequence in between, too."
 )
+power_cap = click.option(
+    "--power-cap", callback=positive, metavar="WATTS", help="Power that the device may draw, below its TDP."
+)
 mode = click.option(
     "--mode",
     type=click.Choice(["train", "forward"]),
