@@ -21,7 +21,10 @@ BARS = {
         "B200-SXM-180GB bfloat16": (0.075, 0.25),
         "L40S bfloat16": (0.10, 0.40),
     },
-    "collectives.csv": {"A100-SXM4-80GB all_reduce": (0.06, 0.20), "H100-SXM-80GB all_gather": (0.06, 0.20)},
+    "collectives.csv": {
+        "A100-SXM4-80GB float16 all_reduce": (0.06, 0.20),
+        "H100-SXM-80GB float16 all_gather": (0.06, 0.20),
+    },
 }
 
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One measured row. `id` is the row's own or its line number, `group` the cells that name GPU and dtype."""
+    """One measured row. `id` is the row's own or its line number, `group` the cells that name GPU and dtype.
+
+    `part` is what the summary keeps apart within a group: the phase of attention, the kind of collective.
+    """
 
     id: str
     group: str
@@ -16,6 +19,7 @@ class Checked:
     measured: float
     predicted: float
     yardstick: float | None = None  # what a plain roofline gives
+    part: str = ""
 
     @property
     def error(self) -> float:

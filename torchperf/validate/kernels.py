@@ -115,8 +115,8 @@ def _attention(row: Row, devices: dict[str, Accelerator | str]) -> Outcome:
         return Skipped(row["id"], case)
     device = _device(case.gpu, devices)
     seconds = attention_rows.predict(case, device).seconds
-    group = f"{case.gpu} {row['dtype']} {row['phase']}"
-    return Checked(row["id"], group, "kernel_time", "s", case.seconds, seconds, roofline(case.work, device))
+    group, plain = f"{case.gpu} {row['dtype']}", roofline(case.work, device)
+    return Checked(row["id"], group, "kernel_time", "s", case.seconds, seconds, plain, row["phase"])
 
 
 def _other(row: Row, devices: dict[str, Accelerator | str]) -> Outcome:
@@ -129,7 +129,7 @@ def _other(row: Row, devices: dict[str, Accelerator | str]) -> Outcome:
         works = other_rows.experts_works(case)
         seconds = other_rows.predict_experts(case, device)
         plain = sum(roofline(work, device) for work in works)
-        return Checked(row["id"], f"{group} moe_ffn", "kernel_time", "s", case.seconds, seconds, plain)
+        return Checked(row["id"], group, "kernel_time", "s", case.seconds, seconds, plain, "moe_ffn")
     _, seconds = other_rows.predict(case, device)
     return Checked(row["id"], group, "kernel_time", "s", case.seconds, seconds, roofline(case.work, device))
 
@@ -142,4 +142,5 @@ def _collective(row: Row, devices: dict[str, Accelerator | str]) -> Outcome:
     links = collective_rows.links_of(names)
     seconds = collective_rows.predict(case, links).seconds
     plain = case.nbytes / links[case.outside or case.link].bandwidth.value
-    return Checked(row["id"], f"{row['gpu']} {row['op']}", "kernel_time", "s", case.seconds, seconds, plain)
+    group = f"{row['gpu']} {row.get('dtype', '')}".strip()
+    return Checked(row["id"], group, "kernel_time", "s", case.seconds, seconds, plain, row["op"])

@@ -27,7 +27,7 @@ def validation(file: str, rows: Sequence[Checked], skipped: Sequence[Skipped]) -
     """The whole answer: groups in alphabetical order, then `all`."""
     groups: dict[str, list[Checked]] = {}
     for row in rows:
-        groups.setdefault(row.group, []).append(row)
+        groups.setdefault(f"{row.group} {row.part}".strip(), []).append(row)
     table = [spread(group, groups[group]) for group in sorted(groups)]
     if len(table) > 1:
         table.append(spread("all", rows))
