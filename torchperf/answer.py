@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .annotate import work as annotate_work
+from .annotate import works as annotated
 from .graph.dtype import bits, nbytes
 from .graph.estimate import Estimate, Memory, Share, Unpriced
 from .graph.graph import Graph
@@ -167,13 +167,7 @@ def answer(
     batch, seq = graph.size("batch") or 1, graph.size("seq") or 1
     tokens = batch * seq
     rate = tokens / (time.step * setting.tp) if time.step else 0.0
-    counted = (
-        flops
-        if whole is program
-        else flops_of(
-            whole, tuple(tuple(annotate_work(op) for op in block.ops) for block in whole.blocks), lambda w: w.flops
-        )
-    )
+    counted = flops if whole is program else flops_of(whole, annotated(whole), lambda w: w.flops)
     mfu, hfu = conventions(whole, counted, core, tokens, rate, peak_flops)
     phases: dict[str, float] = {}
     for count, block, costs in zip(program.counts, program.blocks, prices, strict=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from .annotate import works as annotated
 from .graph.graph import Capture, Graph
 from .graph.inspection import Inspection, ModuleRow
 from .graph.work import Work
 from .hardware import load_runtime
-from .pipeline import annotated, bound_graph, lower
+from .pipeline import bound_graph, lower
 from .schedule import memory
 
 

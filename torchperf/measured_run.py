@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from .annotate import works as annotated
 from .graph.errors import TorchperfError
 from .graph.estimate import Mfu
 from .graph.graph import Capture
 from .graph.inspection import MfuReport
 from .hardware import load_accelerator, load_runtime
-from .pipeline import annotated, attention_flops, bound_graph, lower
+from .pipeline import attention_flops, bound_graph, lower
 from .rewrite.precision import precision as precision_of
 from .utilisation import PUBLISHED, active_parameters, conventions, flops_of
 

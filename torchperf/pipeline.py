@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import annotate, hardware
+from . import hardware
+from .annotate import works as annotated
 from .answer import Setting, answer, unpriced_ops
 from .frontend import load
 from .fuse import fuse
@@ -136,11 +137,6 @@ def lower(
     if graph.facts.mode == "train" and optimizer_name is not None:
         program = optimizer.append(program, optimizer_name, to)
     return fuse(program, annotated(program)) if runtime.fused else program
-
-
-def annotated(graph: Graph) -> Works:
-    """The work of every stored op, block by block."""
-    return tuple(tuple(annotate.work(op) for op in block.ops) for block in graph.blocks)
 
 
 def _refuse_unpriced(program: Graph, works: Works) -> None:

@@ -9,6 +9,9 @@ file's table:
 Vector FLOPs are rough (see pointwise.py): they feed the roofline of the vector engine, and never an MFU.
 """
 
+from torchperf.graph.graph import Graph
+from torchperf.graph.work import Works
+
 from . import (
     attention,
     collective,
@@ -30,7 +33,13 @@ from . import (
 )
 from .registry import KINDS, RULES, rule, work
 
-__all__ = ["KINDS", "RULES", "rule", "work"]
+__all__ = ["KINDS", "RULES", "rule", "work", "works"]
+
+
+def works(graph: Graph) -> Works:
+    """The work of every stored op of a bound graph, block by block."""
+    return tuple(tuple(work(op) for op in block.ops) for block in graph.blocks)
+
 
 _FAMILIES = (
     attention, collective, convolution, dropout, fused, linalg, matmul, movement, normalization, optimizer, pointwise,

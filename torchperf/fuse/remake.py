@@ -113,7 +113,7 @@ class _Plan:
         there = self.slot_in_backward[value.slot]
         if any(there in (v.slot for v in reader.inputs) for reader in self.backward.ops if reader.name != FUSED):
             return
-        parts, sources = _slice(op.parts, value, set(self.dead))
+        parts, sources = _slice(op.parts, value)
         if parts is None or any(s.slot in self.dead for s in sources):
             return
         storages = self.forward.storages
@@ -171,7 +171,7 @@ class _Plan:
         ]
 
 
-def _slice(parts: Iterable[Op], value: Value, dead: set[int]) -> tuple[list[Op] | None, list[Value]]:
+def _slice(parts: Iterable[Op], value: Value) -> tuple[list[Op] | None, list[Value]]:
     """The parts of a kernel that make `value`, and what they read from outside. None where one draws random numbers."""
     wanted = {value.slot}
     taken: list[Op] = []

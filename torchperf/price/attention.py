@@ -20,7 +20,8 @@ from ..graph.errors import TorchperfError
 from ..graph.price import Price, Term
 from ..graph.system import Accelerator, Fit
 from ..graph.work import Work
-from .attention_constants import BACKWARD_TILE, RESIDENCE, SPLIT_KEYS, WIDEST_HEAD, Decode, Peaks, Prefill
+from .attention_constants import BACKWARD_TILE, SPLIT_KEYS, WIDEST_HEAD, Decode, Peaks, Prefill
+from .residence import residence
 
 Floats = NDArray[np.float64]
 KERNELS = ("vllm", "trtllm")
@@ -77,11 +78,6 @@ class Shape:
         return np.ceil(np.maximum(self.head_dim, self.v_head_dim) / WIDEST_HEAD)
 
 
-def residence(nbytes: Floats, peaks: Peaks, resident: bool) -> Floats:
-    """Share of the traffic that the L2 serves where the same tensors are used again and again: 1/(1+(bytes/L2)^8)."""
-    return 1.0 / (1.0 + (nbytes / peaks.l2) ** RESIDENCE) if resident else np.zeros_like(nbytes)
-
-
 def prefill(shape: Shape, c: Prefill, peaks: Peaks, resident: bool = False) -> Parts:
     """Many queries a sequence, flash kernel: one CTA a block of queries and head, over the keys it sees.
 
@@ -105,7 +101,7 @@ def prefill(shape: Shape, c: Prefill, peaks: Peaks, resident: bool = False) -> P
     kv_row = shape.batch * shape.kv_heads * shape.widths * shape.kv_element
     q_bytes = shape.batch * shape.heads * shape.q * shape.widths * shape.element
     nbytes = q_bytes * c.qo_passes / 2 + kv_row * np.maximum(seen + (c.kv_passes - 1) * shape.q, seen)
-    share = residence(q_bytes + 2 * kv_row * seen, peaks, resident)
+    share = residence(q_bytes + 2 * kv_row * seen, peaks.l2, resident)
     memory = nbytes / (c.e_m * peaks.bandwidth * (1 + (c.l2_ratio - 1) * share))
     return Parts(np.full_like(block, c.floor), ctas * block / peaks.units + c.tail * longest, memory, share)
 
@@ -132,7 +128,7 @@ def decode(shape: Shape, c: Decode, peaks: Peaks, resident: bool = False) -> Par
     keys, units = shape.visible, peaks.units
     row = shape.widths * shape.kv_element
     nbytes = shape.batch * shape.kv_heads * keys * row + shape.batch * shape.heads * shape.widths * shape.element
-    share = residence(nbytes, peaks, resident)
+    share = residence(nbytes, peaks.l2, resident)
     few = 1 + c.channel * units / np.maximum(shape.batch * shape.kv_heads, units)
     memory = nbytes * few / (c.e_m * peaks.bandwidth * (1 + (c.l2_ratio - 1) * share))
     stream = row * shape.passes * units / (c.stream * peaks.bandwidth)

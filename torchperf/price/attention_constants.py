@@ -9,7 +9,6 @@ from ..graph.system import Accelerator, Fit
 WIDEST_HEAD = 256  # a wider head does not fit the registers of one CTA: its products run once more
 SPLIT_KEYS = 128  # fewest keys that a CTA of split decode takes
 BACKWARD_TILE = 128  # keys of one CTA of the backward
-RESIDENCE = 8  # how sharply a set of tensors stops fitting into the L2
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from ..graph.price import Price, Term
 from ..graph.system import Accelerator, Fit
 from ..graph.work import Work
+from .residence import residence
 
 Floats = NDArray[np.float64]
-RESIDENCE = 8  # how sharply a set of tensors stops fitting into the L2
 # kind of op (annotate.KINDS) -> whose constants it takes; every other kind takes those of `elementwise`
 KERNEL = {"norm": "rows", "softmax": "rows", "loss": "rows", "gather": "gather"}
 
@@ -63,7 +63,7 @@ def parts(
     nbytes: Floats, flops: Floats, c: Constants, bandwidth: float, l2: float, vector: float, resident: bool = False
 ) -> Parts:
     """The formula of this module, over arrays; `vector` is the FLOP/s of the vector engine."""
-    share = 1 / (1 + (nbytes / l2) ** RESIDENCE) if resident else np.zeros_like(nbytes)
+    share = residence(nbytes, l2, resident)
     memory = nbytes / (c.e_m * bandwidth * (1 + (c.l2_ratio - 1) * share))
     return Parts(np.full_like(nbytes, c.floor), memory, flops / vector, share)
 

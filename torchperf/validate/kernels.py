@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -25,27 +24,6 @@ KINDS = {
 }
 
 
-def read(path: Path) -> tuple[list[dict[str, str]], list[str]]:
-    """Rows with an `id` each, and the columns; raises TorchperfError where the file is no CSV."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            found = [
-                {
-                    **{k: v or "" for k, v in row.items() if k is not None and not isinstance(v, list)},
-                    "id": row.get("id") or str(line),
-                }
-                for line, row in enumerate(reader, start=2)
-            ]
-            columns = list(reader.fieldnames or ())
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TorchperfError(
-            f"cannot read `{path}`", facts=[("reason", why)], hint="give a CSV with a header"
-        ) from None
-    return found, columns
-
-
 def kind_of(columns: list[str], path: Path) -> str:
     """gemm | attention | collective | other, by the columns; raises TorchperfError where none fits."""
     for kind, needed in KINDS.items():
@@ -60,7 +38,7 @@ def kind_of(columns: list[str], path: Path) -> str:
 
 def validate_kernels(path: Path, kinds: tuple[str, ...]) -> Validation:
     """Every row of the file priced; `kinds` are those that the command takes."""
-    table, columns = read(path)
+    table, columns = rows.table(path)
     kind = kind_of(columns, path)
     if kind not in kinds:
         other = "collectives" if kind == "collective" else "ops"

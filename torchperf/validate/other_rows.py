@@ -23,6 +23,7 @@ from ..graph.system import Accelerator
 from ..graph.work import Work
 from ..price.matmul import price as matmul
 from ..price.memory_bound import fit_of, price
+from .rows import on_clock
 
 COLUMNS = ("source", "gpu", "op", "shape", "dtype", "measured_us")
 DTYPES = {"float32": ("fp32", 4), "float16": ("fp16", 2), "bfloat16": ("bf16", 2), "bfloat16->fp8": ("bf16", 2)}
@@ -191,11 +192,6 @@ def _experts(row: Mapping[str, str], seconds: float) -> Experts | str:
     tokens, hidden, inter, topk, experts, tp, ep = (int(given[name]) for name in SIZES)
     skew = float(law[1]) if law else 0.0
     return Experts(row["gpu"], row["dtype"], tokens, hidden, inter, topk, experts, tp, ep, skew, seconds)
-
-
-def on_clock(kernel: NDArray[np.float64], clock_floor: float) -> NDArray[np.float64]:
-    """What NeuSight's clock shows of a kernel's seconds."""
-    return np.maximum(clock_floor, clock_floor / 2 + kernel)
 
 
 def predict(row: Case, accelerator: Accelerator) -> tuple[Price, float]:

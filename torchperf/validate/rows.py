@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..graph.errors import TorchperfError
 from ..graph.price import Price
 from ..graph.system import Accelerator
 from ..graph.work import Work
@@ -69,10 +70,30 @@ def case(row: Mapping[str, str], id: str = "") -> Case | str:
     )  # fmt: skip
 
 
+def table(path: Path) -> tuple[list[dict[str, str]], list[str]]:
+    """Rows with an `id` each, and the columns; raises TorchperfError where the file is no CSV."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            found = [
+                {
+                    **{k: v or "" for k, v in row.items() if k is not None and not isinstance(v, list)},
+                    "id": row.get("id") or str(line),
+                }
+                for line, row in enumerate(reader, start=2)
+            ]
+            columns = list(reader.fieldnames or ())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise TorchperfError(
+            f"cannot read `{path}`", facts=[("reason", why)], hint="give a CSV with a header"
+        ) from None
+    return found, columns
+
+
 def read(path: Path) -> list[dict[str, str]]:
     """The rows of a csv of the shared format; `id` is the row's own, or its line number (the header is line 1)."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [{**row, "id": row.get("id") or str(line)} for line, row in enumerate(csv.DictReader(file), start=2)]
+    return table(path)[0]
 
 
 def cases(rows: Iterable[Mapping[str, str]]) -> tuple[list[Case], list[tuple[str, str]]]:
