@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchperf.graph.errors import TorchperfError
-from torchperf.graph.expr import Expr, Ratio, Scaled, Term
+from torchperf.graph.expr import Expr, Ratio, Scaled, Term, parse
 from torchperf.graph.graph import Block, Capture, Facts, Graph, Input, Parameter, Segment
 from torchperf.graph.op import Op
 from torchperf.graph.tensor import Storage, Value
@@ -240,3 +240,9 @@ def test_mutated_text_of_a_model(lines: list[str], data: st.DataObject) -> None:
     at, cut = data.draw(st.integers(0, len(lines[i]))), data.draw(st.integers(0, 3))
     changed[i] = lines[i][:at] + data.draw(st.text(alphabet=MARKS, max_size=3)) + lines[i][at + cut :]
     _accepted_or_refused("\n".join(changed))
+
+
+def test_a_whole_number_of_many_digits_stays_one() -> None:
+    """The cap on the length of an expression must not turn a long integer into a sum of one term."""
+    assert parse("1" + "0" * 30) == 10**30
+    assert isinstance(parse("-" + "9" * 900), int)
