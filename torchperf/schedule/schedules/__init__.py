@@ -1,0 +1,1 @@
+"""Order of the micro-batches in a pipeline, one file a schedule."""
