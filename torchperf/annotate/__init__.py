@@ -25,6 +25,7 @@ from . import (
     optimizer,
     pointwise,
     pooling,
+    quantise,
     reduction,
     scan,
     scatter,
@@ -43,5 +44,5 @@ def works(graph: Graph) -> Works:
 
 _FAMILIES = (
     attention, collective, convolution, dropout, fused, linalg, matmul, movement, normalization, optimizer, pointwise,
-    pooling, reduction, scan, scatter, softmax, view,
+    pooling, quantise, reduction, scan, scatter, softmax, view,
 )  # fmt: skip

@@ -14,7 +14,8 @@ Rule = Callable[[Op], Work]
 
 KINDS = (
     "matmul", "convolution", "attention", "norm", "softmax", "loss", "pointwise", "dropout", "reduction",
-    "scan", "collective", "solve", "gather", "copy", "sort", "pooling", "create", "view", "optimizer", "unknown",
+    "scan", "collective", "solve", "gather", "copy", "sort", "pooling", "create", "view", "quantise",
+    "optimizer", "unknown",
 )  # fmt: skip
 
 RULES: dict[str, Rule] = {}

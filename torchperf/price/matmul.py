@@ -12,7 +12,7 @@ source    [williams2009] roofline; constants fitted to the rows that each fit na
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -40,6 +40,7 @@ FORMATS = {
     "16bit": Format(2, 2, 2, "matrix", "bf16"),
     "fp8": Format(1, 1, 2, "matrix", "fp8", 2),  # one scale for the tensor: found, then applied
     "fp8_block": Format(1 + 4 / 128, 1, 2, "matrix", "fp8", 1),
+    "mxfp8": Format(1 + 1 / 32, 1 + 1 / 32, 2, "matrix", "fp8", 1),
     "nvfp4": Format(0.5 + 1 / 16, 0.5 + 1 / 16, 2, "matrix", "fp4", 1),
     "sq": Format(1, 1, 2, "matrix", "int8", 1),
     "int8_wo": Format(2, 1, 2, "matrix", "fp16"),
@@ -47,8 +48,12 @@ FORMATS = {
     "fp32": Format(4, 4, 4, "vector", "fp32"),
     "tf32": Format(4, 4, 4, "matrix", "tf32"),
 }
-CLASSES = {"bf16": "16bit", "fp16": "16bit", "fp8": "fp8", "int8": "sq", "fp4": "nvfp4", "fp32": "fp32", "tf32": "tf32"}
-LIKE = {"fp8_block": ("fp8",), "nvfp4": ("fp8",), "int4_wo": ("int8_wo",)}  # whose constants stand in, before 16bit
+CLASSES = {
+    "bf16": "16bit", "fp16": "16bit", "fp8": "fp8", "fp8_block": "fp8_block", "mxfp8": "mxfp8", "int8": "sq",
+    "fp4": "nvfp4", "fp32": "fp32", "tf32": "tf32",
+}  # fmt: skip
+# whose constants stand in, before 16bit
+LIKE = {"fp8_block": ("fp8",), "mxfp8": ("fp8",), "nvfp4": ("fp8",), "int4_wo": ("int8_wo",)}
 
 
 def constants_of(fit: Fit) -> tuple[Constants, float]:
@@ -62,7 +67,7 @@ def fit_of(accelerator: Accelerator, dtypes: str) -> Fit:
     for name in (dtypes, *LIKE.get(dtypes, ()), "16bit", "fp32"):
         found = accelerator.find_fit(f"matmul.{name}")
         if found:
-            return found
+            return found if name == dtypes else replace(found, basis="assumed")
     return accelerator.fit(f"matmul.{dtypes}")
 
 
@@ -205,7 +210,7 @@ def products_of(work: Work, imbalance: float = 1.0, dtypes: str = "") -> tuple[s
     w in fewer bytes than x makes it weight-only, read off the bytes; a third operand (`addmm` with a full c) is read
     where y is written, so counted there.
     """
-    dtype = SAME_RATE.get(work.dtype, work.dtype)
+    dtype = work.dtype if work.dtype in CLASSES else SAME_RATE.get(work.dtype, work.dtype)
     if dtype not in CLASSES:
         raise TorchperfError(
             f"no price for a matrix product in `{work.dtype}`",

@@ -23,7 +23,7 @@ from .residence import residence
 
 Floats = NDArray[np.float64]
 # kind of op (annotate.KINDS) -> whose constants it takes; every other kind takes those of `elementwise`
-KERNEL = {"norm": "rows", "softmax": "rows", "loss": "rows", "gather": "gather"}
+KERNEL = {"norm": "rows", "softmax": "rows", "loss": "rows", "gather": "gather", "quantise": "quantize"}
 
 
 @dataclass(frozen=True, slots=True)

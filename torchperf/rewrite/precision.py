@@ -8,17 +8,32 @@ from ..graph.dtype import bits
 from ..graph.errors import TorchperfError
 from ..graph.graph import Block, Facts, Graph, Parameter, Segment
 from ..graph.op import Attr, Op
+from ..graph.system import SAME_RATE
 from ..graph.tensor import Value
+from .low_precision_recipes import RECIPES
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """compute: dtype of weights and activations; state: dtype of the optimizer's state; master: an fp32 copy."""
+    """The element types of a run.
+
+    compute    dtype of weights and activations
+    state      dtype of the optimizer's state
+    master     whether an fp32 copy of the weights is kept
+    linear     recipe of the linear layers inside the repeated layers (low_precision_recipes), None for `compute`
+    gather     element type in which sharded weights are gathered: `bf16`, or `fp8` (cast on the shard; torchtitan's
+               enable_fsdp_float8_all_gather); "" for `compute`
+    high_first, high_last   repeated layers at either end whose linear layers keep `compute`
+    """
 
     name: str
     compute: str
     state: str
     master: bool
+    linear: str | None = None
+    gather: str = ""
+    high_first: int = 0
+    high_last: int = 0
 
 
 PRECISIONS = {
@@ -29,6 +44,14 @@ PRECISIONS = {
         Precision("fp16-mixed", "fp16", "fp32", True),
         Precision("fp32", "fp32", "fp32", False),
         Precision("tf32", "tf32", "fp32", False),
+        Precision("fp8-delayed", "bf16", "fp32", True, "delayed"),
+        Precision("fp8-current", "bf16", "fp32", True, "current"),
+        Precision("fp8-tensorwise", "bf16", "fp32", True, "tensorwise", "fp8"),
+        Precision("fp8-rowwise", "bf16", "fp32", True, "rowwise"),
+        Precision("fp8-rowwise-gw-hp", "bf16", "fp32", True, "rowwise-gw-hp"),
+        Precision("fp8-blockwise", "bf16", "fp32", True, "blockwise"),
+        Precision("mxfp8", "bf16", "fp32", True, "mxfp8"),
+        Precision("nvfp4", "bf16", "fp32", True, "nvfp4"),
     )
 }
 
@@ -40,6 +63,15 @@ def precision(name: str) -> Precision:
             f"unknown precision `{name}`", facts=[("flag", "--precision")], hint=f"one of {', '.join(PRECISIONS)}"
         )
     return PRECISIONS[name]
+
+
+def dtypes_needed(of: Precision | str) -> tuple[str, ...]:
+    """The element types that a device's matrix engine must have; raises TorchperfError for an unknown name."""
+    to = precision(of) if isinstance(of, str) else of
+    if to.linear is None:
+        return (to.compute,)
+    recipe = RECIPES[to.linear]
+    return tuple(dict.fromkeys((to.compute, *(SAME_RATE.get(d, d) for d in (recipe.forward, recipe.gradient)))))
 
 
 def apply(graph: Graph, to: Precision) -> Graph:
