@@ -7,15 +7,16 @@ right), so query i stands at position p = i + Skv - Sq. Softmax itself is not co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
+from torchperf.graph.dtype import bits
 from torchperf.graph.op import Op
 from torchperf.graph.tensor import Value
 from torchperf.graph.work import Work
 
 from .registry import aten, rule
-from .traffic import read, shape, written
+from .traffic import read, read_except, shape, written
 
 FORWARD = """
     _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
@@ -111,7 +112,9 @@ class Sizes:
 def attention_work(op: Op, sizes: Sizes, mask: Mask, backward: bool) -> Work:
     """flops = 2 B H pairs (D + Dv) forward, twice that backward; flash's backward runs Q K^T again.
 
-    read and write are the tensors named by the op; K and V only as far as any query sees them.
+    read and write are the tensors named by the op; K and V only as far as any query sees them, and V not again where
+    it is a part of K (a latent). Further dims where they say something: `kv_width`, elements of a key and value that
+    are one; `kv_bits` of an element of K, where q has another type.
     """
     q, k = sizes.queries, sizes.keys
     pairs = visible_pairs(q, k, mask.causal, mask.window, mask.chunk)
@@ -120,17 +123,68 @@ def attention_work(op: Op, sizes: Sizes, mask: Mask, backward: bool) -> Work:
     products = 2 * sizes.batch * sizes.heads * (2 * both if backward else both)
     repeated = 2 * sizes.batch * sizes.heads * sizes.head_dim if backward else 0
     bytes_read = read(op)
+    key, value = op.operand("key"), op.operand("value")
+    shared = value.nbytes if _inside(value, key) else 0
+    bytes_read -= shared
     unseen = k - keys_touched(q, k, mask.window, mask.chunk)
     if unseen:
-        bytes_read -= (op.operand("key").nbytes + op.operand("value").nbytes) * unseen // k
-    dims = (
+        bytes_read -= (key.nbytes + value.nbytes - shared) * unseen // k
+    dims: tuple[tuple[str, int], ...] = (
         ("batch", sizes.batch), ("heads", sizes.heads), ("kv_heads", sizes.kv_heads), ("q", q), ("kv", k),
         ("head_dim", sizes.head_dim), ("v_head_dim", sizes.v_head_dim), ("pairs", pairs),
     )  # fmt: skip
+    if shared:
+        dims += (("kv_width", sizes.head_dim),)
+    if key.dtype != op.operand("query").dtype:
+        dims += (("kv_bits", bits(key.dtype)),)
     return Work(
         "attention", "matrix", op.operand("query").dtype, products * pairs, products * charged,
         (products + repeated) * pairs, bytes_read, written(op), dims,
     )  # fmt: skip
+
+
+def ring_pairs(queries: int, keys: int, ranks: int, causal: bool) -> int:
+    """Pairs of one rank of a ring, each rank the same; `queries` and `keys` are those that it holds.
+
+    causal, zigzag   c (c + 1) / 2 of its own block and c^2 / 2 of each other: S (S + 1) / (2 n) with c = S / n
+    else             n c^2
+    """
+    if not causal:
+        return ranks * queries * keys
+    return triangle(queries) + (ranks - 1) * (queries * keys // 2)
+
+
+def ring_work(op: Op, sizes: Sizes, backward: bool) -> Work:
+    """Attention in `ring` blocks, each by a kernel, and its result merged into those before it.
+
+    flops   as `attention_work`, of all blocks
+    read    what the op reads; for each later block again, and the result so far beside the block's own
+    write   what the op writes; for each later block its own result, and the merged one
+            of a causal ring's later blocks 3/4: all queries meet half the keys, or half the queries all keys
+    """
+    ranks, causal = int(op.attr("ring")), bool(op.attr("is_causal", False))
+    whole = attention_work(op, sizes, Mask(False), backward)
+    pairs = ring_pairs(sizes.queries, sizes.keys, ranks, causal)
+    own = sizes.queries * sizes.keys
+    results = sum(value.nbytes for value in op.outputs[: 3 if backward else 2])
+    given = read_except(op, "received")
+    share = 3 if causal else 4  # quarters
+    dims = tuple((name, pairs if name == "pairs" else size) for name, size in whole.dims)
+    return replace(
+        whole, flops=whole.flops * pairs // own, flops_noncausal=whole.flops * ranks,
+        flops_executed=whole.flops_executed * pairs // own,
+        bytes_read=given + (ranks - 1) * share * (given + 2 * results) // 4,
+        bytes_written=results + (ranks - 1) * share * 2 * results // 4,
+        dims=(*dims, ("ring", ranks), ("causal", int(causal))),
+    )  # fmt: skip
+
+
+def _inside(value: Value, key: Value) -> bool:
+    """Whether every row of V lies within the row of K."""
+    if value.slot != key.slot or value.strides != key.strides or value.shape[:-1] != key.shape[:-1]:
+        return False
+    first, last = value.offset - key.offset, value.offset - key.offset + value.shape[-1]  # type: ignore[operator]
+    return bool(first >= 0 and last <= key.shape[-1])  # type: ignore[operator]
 
 
 def heads_first(op: Op) -> Sizes:
@@ -162,6 +216,8 @@ def attention(op: Op) -> Work:
     ignores  softmax, dropout, keys that no tile boundary spares
     error    exact; equal to torch.utils.flop_counter where not causal
     """
+    if op.attr("ring"):
+        return ring_work(op, heads_first(op), False)
     return attention_work(op, heads_first(op), own_mask(op), False)
 
 
@@ -173,6 +229,8 @@ def attention_backward(op: Op) -> Work:
     flops_executed  2 B Hq pairs (3 D + 2 Dv): Q K^T again, 2.5 x the forward where D = Dv
     source          FlashAttention, arXiv 2205.14135, algorithm 4
     """
+    if op.attr("ring"):
+        return ring_work(op, heads_first(op), True)
     return attention_work(op, heads_first(op), own_mask(op), True)
 
 

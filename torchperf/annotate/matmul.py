@@ -173,6 +173,20 @@ def weight_only_mm(op: Op) -> Work:
     return contraction(op, x.dtype, 1, m, shape(op.outputs[0])[-1], k, "mk,nk->mn")
 
 
+def groups_met(groups: int, rows: int, top_k: int | None = None) -> float:
+    """Of `groups` experts, those that `rows` routed rows meet: g (1 - (1 - k/g)^tokens) where a token takes k of them.
+
+    Without `top_k` the rows are spread as widely as they go: min(g, rows).
+    """
+    if not top_k:
+        return min(groups, rows)
+    return float(groups * (1 - (1 - min(top_k / groups, 1)) ** (rows / top_k)))
+
+
+def _spared(met: float, groups: int, nbytes: int) -> int:
+    return round(nbytes * (groups - met) / groups) if groups else 0
+
+
 @rule("aten._grouped_mm", "aten._scaled_grouped_mm", "aten._scaled_grouped_mm_v2")
 def grouped_mm(op: Op) -> Work:
     """Rows in g groups, each with its own matrix (mixture of experts); `offs` holds where the groups end.
@@ -181,17 +195,20 @@ def grouped_mm(op: Op) -> Work:
     x[g,m,k] . w[k,r] -> y[m,r]      flops 2 m k r
     x[m,r] . w[r,n] -> y[g,m,n]      flops 2 m r n     dW: each group sums its own rows
     x[g,m,k] . w[g,k,n] -> y[g,m,n]  flops 2 g m k n   a plain bmm
-    assumes  balanced groups: of g matrices min(g, r) are read
+    assumes  balanced groups: of g matrices min(g, r) are read; where attr `top_k` tells the groups that a token
+             takes, drawn alike and independently by each token, as many as `groups_met` expects
     """
     x, w = op.operand("self"), op.operand("mat2")
     a, b = shape(x), shape(w)
-    spared = 0  # bytes of matrices that no row meets
+    spared = 0  # bytes of matrices, and of their scales, that no row meets
     if len(a) == 2 and len(b) == 3:
         groups, batch, m, k, n, equation = b[0], 1, a[0], a[1], b[2], "mk,gkn->mn"
-        spared = w.nbytes // groups * max(groups - m, 0) if groups else 0
+        met = groups_met(groups, m, op.attr("top_k"))
+        spared = _spared(met, groups, w.nbytes + sum(v.nbytes for v in (op.find("scales"), op.find("zeros")) if v))
+        groups = max(round(met), 1) if op.attr("top_k") else groups
     elif len(a) == 3 and len(b) == 2:
         groups, batch, m, k, n, equation = a[0], 1, a[1], a[2], b[1], "gmk,kn->mn"
-        spared = x.nbytes // groups * max(groups - n, 0) if groups else 0
+        spared = _spared(groups_met(groups, n, op.attr("top_k")), groups, x.nbytes)
     elif len(a) == 2:
         groups, batch, m, k, n, equation = shape(op.operand("offs"))[0], 1, a[0], a[1], b[1], "mk,kn->gmn"
     else:
@@ -213,7 +230,7 @@ def grouped_mm_fallback(op: Op) -> Work:
     products = 2 if "grad_output" in op.operands else 1
     flops = products * 2 * rows * k * n
     dims = (("batch", products), ("m", rows), ("n", n), ("k", k), ("groups", groups))
-    bytes_read = read(op) - w.nbytes // groups * max(groups - rows, 0)
+    bytes_read = read(op) - _spared(groups_met(groups, rows, op.attr("top_k")), groups, w.nbytes)
     return Work("matmul", "matrix", x.dtype, flops, flops, flops, bytes_read, written(op), dims, "mk,gkn->mn")
 
 

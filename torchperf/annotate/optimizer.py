@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torchperf.graph.op import Op
 from torchperf.graph.work import Work
 
@@ -28,6 +30,17 @@ def optimizer_step(op: Op) -> Work:
         round(op.attr("write_bytes_per_parameter", 0) * numel),
         (("numel", numel),),
     )  # fmt: skip
+
+
+@rule("torchperf.accumulate")
+def accumulate(op: Op) -> Work:
+    """Gradients added to those of earlier micro-batches: attributes as of the optimizer's step
+
+    flops    flops_per_parameter numel
+    read     read_bytes_per_parameter numel
+    write    write_bytes_per_parameter numel
+    """
+    return replace(optimizer_step(op), kind="pointwise")
 
 
 @rule(*aten(FUSED))

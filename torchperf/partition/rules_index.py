@@ -74,9 +74,11 @@ def _indexed(step: Step, shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[
     """(indices' operands, the dims of self that they stand for, where their own dims stand in `out`)."""
     which = [i for i, name in enumerate(step.op.operands) if name == "indices"]
     rank = max((len(step.shape(i)) for i in which), default=0)
+    own = [max(step.shape(i)[-j] for i in which if len(step.shape(i)) >= j) for j in range(rank, 0, -1)]
     for at in range(len(shape) - len(which) + 1):
         rest = (*shape[:at], *shape[at + len(which) :])
-        if len(out) == len(rest) + rank and out[:at] == rest[:at] and out[at + rank :] == rest[at:]:
+        fits = all(n in (1, m) for n, m in zip(out[at : at + rank], own, strict=False))
+        if fits and len(out) == len(rest) + rank and out[:at] == rest[:at] and out[at + rank :] == rest[at:]:
             return which, list(range(at, at + len(which))), at
     return which, list(range(len(which))), -1
 

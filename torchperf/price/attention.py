@@ -177,15 +177,18 @@ def backward(shape: Shape, c: Prefill, peaks: Peaks, share: float, kernels: floa
     return Parts(np.full_like(compute, kernels * c.floor), compute, memory, np.zeros_like(compute))
 
 
-def shape_of(work: Work, kv_element: int | None = None) -> Shape:
+def shape_of(work: Work, kv_element: float | None = None) -> Shape:
     """Arrays of length 1 from the dims of one op; `kv_element` where the cache has another type than q."""
     element = ELEMENT.get(work.dtype, 2)
+    kv_element = kv_element or element
+    if "kv_width" in dict(work.dims):  # a value is a part of its key: the cache holds one vector for both
+        kv_element *= work.dim("kv_width") / (work.dim("head_dim") + work.dim("v_head_dim"))
     dims = (work.dim(n) for n in ("batch", "heads", "kv_heads", "q", "kv", "head_dim", "v_head_dim", "pairs"))
-    sizes = (*dims, element, kv_element or element)
+    sizes = (*dims, element, kv_element)
     return Shape(*(np.array([float(size)]) for size in sizes))
 
 
-def dtype_class(dtype: str, kv_element: int | None = None) -> str:
+def dtype_class(dtype: str, kv_element: float | None = None) -> str:
     """`fp8`, `kv_fp8` (an 8-bit cache under 16-bit arithmetic) or `16bit`, which every other type takes."""
     if dtype.startswith("fp8"):
         return "fp8"
@@ -211,7 +214,7 @@ def price(
     accelerator: Accelerator,
     kernel: str = "default",
     backward_pass: bool = False,
-    kv_element: int | None = None,
+    kv_element: float | None = None,
     resident: bool = False,
     phase: str = "",
 ) -> Price:
@@ -220,11 +223,12 @@ def price(
     kernel      `vllm` or `trtllm`: the serving kernel, which writes the cache too; `default` is PyTorch's own:
                 the constants of the first that the device has, its floor one kernel's, its tensors contiguous
                 (fit attention.contiguous) and written to no cache
-    kv_element  bytes of an element of the cache, where it differs from q's
+    kv_element  bytes of an element of the cache, where it differs from q's; None takes it from the work
     resident    the tensors may still lie in the L2, as where a benchmark replays one set
     phase       `prefill` or `decode`; without it one query a sequence is decode
     raises      TorchperfError where the device has no fit, or lacks the dtype
     """
+    kv_element = kv_element or dict(work.dims).get("kv_bits", 0) / 8 or None
     shape = shape_of(work, kv_element)
     peaks = Peaks.of(accelerator, work.dtype)
     if backward_pass or not phase:

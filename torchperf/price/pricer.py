@@ -1,7 +1,8 @@
 """One price for any op: which formula an op takes, by its kind.
 
 matmul, convolution   matmul.py (a convolution is the product that it is lowered to)
-attention             attention.py
+attention             attention.py; in a ring, ring.py
+collective            collective.py; a send_recv is as slow as the hop between nodes, where its ring has one
 view                  nothing
 everything else       memory_bound.py: bytes, with the vector engine's arithmetic beside them
 """
@@ -11,10 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..graph.op import Op
+from ..graph.plan import per_node
 from ..graph.price import Price
 from ..graph.system import Runtime, System
 from ..graph.work import Work
-from . import attention, matmul, memory_bound
+from . import attention, matmul, memory_bound, ring
 from .collective import collective
 
 NOTHING = Price(0.0, "none")
@@ -33,26 +35,49 @@ class Pricer:
         self._known: dict[tuple[Work, bool], Price] = {}
 
     def __call__(self, op: Op, work: Work) -> Price:
-        """Device time of `op`, whose work is `work`. Raises TorchperfError where the device lacks the dtype."""
+        """Device time of `op`, whose work is `work`. Raises TorchperfError where the device lacks the dtype.
+
+        An attribute `load` is the work of the most loaded rank over the mean: the time is that rank's.
+        """
         backward = "backward" in op.name
         key = (work, backward)
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._price(work, backward)
-        return known
+        load = op.attr("load")
+        return known if load is None else times(known, float(load))
 
     def _price(self, work: Work, backward: bool) -> Price:
         if work.nbytes == 0 and work.flops_executed == 0:
             return NOTHING
         if work.kind == "collective":
-            return collective(work.equation, float(work.dim("nbytes")), work.dim("ranks"), self.system)
+            return self._collective(work)
         if work.kind == "matmul" and _is_product(work):
             return self._matmul(work)
         if work.kind == "convolution" and _is_product(work):
             return self._matmul(replace(work, kind="matmul"))
+        if work.kind == "attention" and "ring" in dict(work.dims):
+            return ring.price(work, self.system.accelerator, backward_pass=backward)
         if work.kind == "attention" and work.dims:
             return attention.price(work, self.system.accelerator, backward_pass=backward)
         return memory_bound.price(work, self.system.accelerator)
+
+    def _collective(self, work: Work) -> Price:
+        dims = dict(work.dims)
+        ranks, nbytes = dims["ranks"], float(dims["nbytes"])
+        inside = per_node(ranks, dims.get("stride", 1), self.system.num_accelerators)
+        if work.equation == "send_recv":
+            if ranks < 2:
+                return NOTHING
+            hop = collective("p2p", nbytes, 2, self.system, per_node=2 if inside >= ranks else 1)
+            return times(hop, dims["steps"])
+        return collective(work.equation, nbytes, ranks, self.system, per_node=inside)
+
+
+def times(price: Price, factor: float) -> Price:
+    """The price of `factor` as much, one after the other."""
+    terms = tuple(replace(term, seconds=term.seconds * factor) for term in price.terms)
+    return Price(price.seconds * factor, price.bound, terms)
 
 
 def _is_product(work: Work) -> bool:
