@@ -1,38 +1,39 @@
-"""Priced program -> Estimate: verdict, memory table, shares of time, what was assumed."""
+"""Priced step -> Estimate: verdict, memory table, shares of time, what was assumed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .annotate import works as annotated
-from .graph.dtype import bits, nbytes
-from .graph.estimate import Estimate, Memory, Share, Unpriced
+from .assumptions import assumptions
+from .graph.estimate import Communication, Estimate, Flops, Share, Unpriced
 from .graph.graph import Graph
 from .graph.op import Op
-from .graph.price import Price, Prices
-from .graph.system import Accelerator, Runtime
-from .graph.work import Work, Works
+from .graph.plan import Plan
+from .graph.price import Price
+from .graph.system import Accelerator, Runtime, System
+from .graph.work import Work
 from .price.roofline import roofline
-from .rewrite import optimizer, precision
-from .schedule.memory import Peak
-from .schedule.timeline import StepTime
+from .rank_memory import most_loaded
+from .rewrite import precision
+from .step import Priced, Step
 from .utilisation import conventions, flops_of
 
 TIGHT = 0.05
+MODEL_PHASES = ("forward", "backward", "recompute")
 
 
-def unpriced_ops(graph: Graph, works: Works) -> tuple[Unpriced, ...]:
+def unpriced_ops(rows: Sequence[Priced]) -> tuple[Unpriced, ...]:
     """Operators that no rule covers, with their calls and bytes."""
-    total, found = 0, dict[str, list[int]]()
-    for count, block, row in zip(graph.counts, graph.blocks, works, strict=True):
-        for op, work in zip(block.ops, row, strict=True):
-            total += count * work.nbytes
-            if not work.known:
-                entry = found.setdefault(op.name, [0, 0])
-                entry[0] += count
-                entry[1] += count * work.nbytes
-    return tuple(Unpriced(op, calls, nbytes, nbytes / max(total, 1)) for op, (calls, nbytes) in found.items())
+    total, found = 0.0, dict[str, list[float]]()
+    for count, op, work, _ in rows:
+        total += count * work.nbytes
+        if not work.known:
+            entry = found.setdefault(op.name, [0.0, 0.0])
+            entry[0] += count
+            entry[1] += count * work.nbytes
+    return tuple(Unpriced(op, round(n), round(size), size / max(total, 1)) for op, (n, size) in found.items())
 
 
 @dataclass(slots=True)
@@ -40,12 +41,12 @@ class _Tally:
     """Sums over the program's kernels under one key."""
 
     seconds: float = 0.0
-    calls: int = 0
-    flops: int = 0
-    nbytes: int = 0
+    calls: float = 0.0
+    flops: float = 0.0
+    nbytes: float = 0.0
     bounds: dict[str, float] | None = None
 
-    def add(self, count: int, work: Work, price: Price) -> None:
+    def add(self, count: float, work: Work, price: Price) -> None:
         self.seconds += count * price.seconds
         self.calls += count
         self.flops += count * work.flops
@@ -54,17 +55,19 @@ class _Tally:
         self.bounds[price.bound] = self.bounds.get(price.bound, 0.0) + count * price.seconds
 
 
-def _shares(program: Graph, works: Works, prices: Prices, key: Callable[[Op, Work, Price], str]) -> tuple[Share, ...]:
+def _shares(rows: Sequence[Priced], key: Callable[[Op, Work, Price], str]) -> tuple[Share, ...]:
     tallies: dict[str, _Tally] = {}
-    for count, block, row, costs in zip(program.counts, program.blocks, works, prices, strict=True):
-        for op, work, price in zip(block.ops, row, costs, strict=True):
-            if price.seconds > 0.0:
-                tallies.setdefault(key(op, work, price), _Tally()).add(count, work, price)
+    for count, op, work, price in rows:
+        if price.seconds > 0.0:
+            tallies.setdefault(key(op, work, price), _Tally()).add(count, work, price)
     ranked = sorted(tallies.items(), key=lambda item: -item[1].seconds)
     return tuple(
-        Share(name, t.seconds, t.calls, t.flops, t.nbytes, max(t.bounds or {"": 0.0}, key=(t.bounds or {}).__getitem__))
+        Share(
+            name, t.seconds, round(t.calls), round(t.flops), round(t.nbytes),
+            max(t.bounds or {"": 0.0}, key=(t.bounds or {}).__getitem__),
+        )
         for name, t in ranked
-    )
+    )  # fmt: skip
 
 
 def short_module(path: str) -> str:
@@ -82,50 +85,16 @@ def _kernel_name(op: Op) -> str:
     return f"fused({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
 
 
-def _top(program: Graph, works: Works, prices: Prices, number: int = 10) -> tuple[Share, ...]:
-    rows = []
-    for count, block, row, costs in zip(program.counts, program.blocks, works, prices, strict=True):
-        for op, work, price in zip(block.ops, row, costs, strict=True):
-            rows.append((count * price.seconds, count, op, work, price))
-    rows.sort(key=lambda r: -r[0])
+def _top(rows: Sequence[Priced], number: int = 10) -> tuple[Share, ...]:
+    ranked = sorted(rows, key=lambda r: -r[0] * r[3].seconds)[:number]
     return tuple(
         Share(
-            f"{_kernel_name(op)} {op.module}".strip(), seconds, count, count * work.flops,
-            count * work.nbytes, price.bound, op.phase, " ".join(f"{k}={v}" for k, v in work.dims),
+            f"{_kernel_name(op)} {op.module}".strip(), count * price.seconds, round(count), round(count * work.flops),
+            round(count * work.nbytes), price.bound, op.phase, " ".join(f"{k}={v}" for k, v in work.dims),
         )
-        for seconds, count, op, work, price in rows[:number]
-        if seconds > 0
+        for count, op, work, price in ranked
+        if count * price.seconds > 0
     )  # fmt: skip
-
-
-def _memory(
-    program: Graph, top: Peak, device_usable: float, runtime: Runtime, to: precision.Precision, optimizer_name: str
-) -> Memory:
-    parameters = sum(nbytes(p.numel, p.dtype) for p in program.facts.parameters)
-    buffers = sum(nbytes(b.numel, b.dtype) for b in program.facts.buffers)
-    train = program.facts.mode == "train"
-    gradients = sum(nbytes(p.numel, p.dtype) for p in program.facts.parameters if p.trained) if train else 0
-    rows: list[tuple[str, float]] = [(f"weights {to.compute}", bits(to.compute) / 8)]
-    kept = optimizer.state(program, optimizer_name, to) if train else None
-    if kept:
-        rows += [(f"gradients {to.compute}", bits(to.compute) / 8), *kept.rows]
-    fixed = parameters + buffers + gradients + (kept.nbytes if kept else 0)
-    peak = fixed + top.nbytes
-    reserve = round(runtime.reserve.value + runtime.allocator_fraction.value * peak)
-    return Memory(
-        parameters=parameters,
-        buffers=buffers,
-        gradients=gradients,
-        optimizer=kept.nbytes if kept else 0,
-        activations=top.activations,
-        logits_loss=top.logits_loss,
-        temporary=top.temporary,
-        reserve=reserve,
-        peak=peak,
-        usable=int(device_usable),
-        peak_at=f"{top.module or '(model)'}, {top.phase}" if top.phase else "",
-        bytes_per_parameter=tuple(rows),
-    )
 
 
 def verdict(margin: float) -> str:
@@ -137,135 +106,116 @@ def verdict(margin: float) -> str:
 class Setting:
     """How a step was run: what the user chose, resolved."""
 
-    device: Accelerator
+    system: System
     runtime: Runtime
     num_gpus: int
     precision: str
     optimizer: str
-    recompute: str
-    tp: int = 1
-    sequence_parallel: bool = False
+    plan: Plan
     power_cap: float | None = None
 
+    @property
+    def device(self) -> Accelerator:
+        return self.system.accelerator
 
-def answer(
-    graph: Graph, whole: Graph, program: Graph, works: Works, prices: Prices, time: StepTime, top: Peak, core: int,
-    setting: Setting,
-) -> Estimate:  # fmt: skip
-    """The Estimate of a captured `graph` that ran as `program`.
+
+def answer(graph: Graph, whole: Graph, step: Step, core: int, setting: Setting) -> Estimate:
+    """The Estimate of a captured `graph`, bound at the whole sequence, whose rank runs `step`.
 
     whole   the program before it was split over devices: MFU counts its FLOPs
     core    attention's non-causal FLOPs of the whole
     """
-    facts, device, runtime, num_gpus = graph.facts, setting.device, setting.runtime, setting.num_gpus
-    precision_name, optimizer_name, recompute_how = setting.precision, setting.optimizer, setting.recompute
-    to = precision.precision(precision_name)
+    facts, device, runtime, plan = graph.facts, setting.device, setting.runtime, setting.plan
+    to, rows = precision.precision(setting.precision), step.rows
     peak_flops = device.peak_flops_per_s(device.matmul_engine(to.compute), to.compute)
-    used = _memory(program, top, device.memory.usable.value, runtime, to, optimizer_name)
-    flops = flops_of(program, works, lambda w: w.flops)
-    noncausal = flops_of(program, works, lambda w: w.flops_noncausal)
-    batch, seq = graph.size("batch") or 1, graph.size("seq") or 1
-    tokens = batch * seq
-    rate = tokens / (time.step * setting.tp) if time.step else 0.0
-    counted = flops if whole is program else flops_of(whole, annotated(whole), lambda w: w.flops)
-    mfu, hfu = conventions(whole, counted, core, tokens, rate, peak_flops)
-    phases: dict[str, float] = {}
-    for count, block, costs in zip(program.counts, program.blocks, prices, strict=True):
-        phases[block.phase] = phases.get(block.phase, 0.0) + count * sum(p.seconds for p in costs)
+    used = most_loaded(step, to, setting.optimizer, runtime, device.memory.usable.value)
+    sample = (graph.size("batch") or 1) * (graph.size("seq") or 1)
+    tokens = sample * plan.micro_batches * plan.dp
+    rate = tokens / (step.seconds * setting.num_gpus) if step.seconds else 0.0
+    flops, noncausal = _flops(rows, lambda w: w.flops), _flops(rows, lambda w: w.flops_noncausal)
+    counted = flops_of(whole, annotated(whole), lambda w: w.flops)
+    again = counted.recompute + flops.recompute * plan.tp * plan.cp * plan.pp / plan.micro_batches
+    counted = Flops(counted.forward, counted.backward, round(again) if not counted.recompute else counted.recompute)
+    mfu, hfu = conventions(whole, counted, core, sample, rate, peak_flops)
+    launches = sum(count for count, _, _, price in rows if price.seconds > 0)
     return Estimate(
         model=facts.model,
         mode=facts.mode,
         gpu=device.name,
-        num_gpus=num_gpus,
+        num_gpus=setting.num_gpus,
         sizes=graph.bound or (),
-        precision=precision_name,
-        optimizer=optimizer_name if facts.mode == "train" else "none",
-        recompute=recompute_how,
+        precision=setting.precision,
+        optimizer=setting.optimizer if facts.mode == "train" else "none",
+        recompute=plan.recompute,
         runtime=runtime.name,
         parameters=sum(p.numel for p in facts.parameters),
         trainable_parameters=sum(p.numel for p in facts.parameters if p.trainable),
         verdict=verdict(used.margin),
         memory=used,
-        step_time_s=time.step,
-        device_time_s=time.device,
-        host_time_s=time.host,
-        phase_time_s=tuple(phases.items()),
-        roofline_time_s=_roofline(program, works, device),
+        step_time_s=step.seconds,
+        device_time_s=sum(count * price.seconds for count, _, _, price in rows),
+        host_time_s=launches * runtime.launch.value,
+        phase_time_s=phases(step),
+        roofline_time_s=sum(count * roofline(work, device) for count, _, work, _ in rows),
         tokens_per_step=tokens,
         tokens_per_s=rate,
-        samples_per_s=rate / seq,
+        samples_per_s=rate / (graph.size("seq") or 1),
         flops=flops,
         flops_noncausal=noncausal,
         peak_flops_per_s=peak_flops,
         mfu=mfu,
         hfu=hfu,
-        by_kind=_shares(program, works, prices, lambda op, work, price: work.kind),
-        by_module=_shares(program, works, prices, lambda op, work, price: short_module(op.module)),
-        by_bound=_shares(program, works, prices, lambda op, work, price: price.bound),
-        top_kernels=_top(program, works, prices),
-        unpriced=unpriced_ops(program, works),
+        by_kind=_shares(rows, lambda op, work, price: work.kind),
+        by_module=_shares(rows, lambda op, work, price: short_module(op.module)),
+        by_bound=_shares(rows, lambda op, work, price: price.bound),
+        top_kernels=_top(rows),
+        unpriced=unpriced_ops(rows),
         guesses=facts.guesses,
-        assumptions=(
-            *_assumptions(graph, num_gpus, setting.tp, used, time, recompute_how, program),
-            *_borrowed(device),
-            *_capped(setting),
-        ),
-        sources=tuple(sorted({s for row in prices for p in row for t in p.terms for s in t.sources})),
-        tp=setting.tp,
-        sequence_parallel=setting.sequence_parallel,
+        assumptions=assumptions(graph, step, setting.system, runtime, setting.power_cap, launches),
+        sources=tuple(sorted({s for *_, price in rows for t in price.terms for s in t.sources})),
+        plan=plan,
+        bubble_s=max(step.seconds - sum(step.busy) / len(step.busy), 0.0),
+        communication=communication(step),
+        system=f"{setting.system.name}, {setting.system.num_accelerators} a node",
     )
 
 
-def _roofline(program: Graph, works: Works, device: Accelerator) -> float:
-    """Seconds at full peaks, without floors: no run of this program is faster."""
-    return sum(
-        count * sum(roofline(work, device) for work in row) for count, row in zip(program.counts, works, strict=True)
-    )
+def _flops(rows: Sequence[Priced], of: Callable[[Work], int]) -> Flops:
+    """FLOPs of the matrix engine by phase, on one device."""
+    sums = dict.fromkeys((*MODEL_PHASES, "optimizer"), 0.0)
+    for count, op, work, _ in rows:
+        if work.engine == "matrix":
+            sums[op.phase] += count * of(work)
+    return Flops(*(round(sums[phase]) for phase in MODEL_PHASES))
 
 
-def _capped(setting: Setting) -> tuple[str, ...]:
-    if setting.power_cap is None:
-        return ()
-    text = f"capped at {setting.power_cap:g} W: peaks and clock as the cube root of power, memory as it is"
-    return (text,)
+def phases(step: Step) -> tuple[tuple[str, float], ...]:
+    """Seconds by phase on the average device; they sum to the step."""
+    found: dict[str, float] = {}
+    share = step.plan.micro_batches / step.plan.pp
+    for chunk in step.costs:
+        for phase, spent in chunk.spent.items():
+            found[phase] = found.get(phase, 0.0) + share * spent.elapsed
+    ranks = step.ranks
+    found["optimizer"] = sum(r.optimizer for r in ranks) / len(ranks)
+    found["gradient and weight exchange"] = sum(r.exposed + r.head for r in ranks) / len(ranks)
+    found["offload"] = sum(r.offload for r in ranks) / len(ranks)
+    found["waiting in the pipeline"] = step.seconds - sum(found.values()) if step.plan.pp > 1 else 0.0
+    return tuple((name, seconds) for name, seconds in found.items() if seconds > 0.0)
 
 
-def _borrowed(device: Accelerator) -> tuple[str, ...]:
-    """What is told where the kernels of a device have no measured rows of their own."""
-    borrowed = sorted({fit.name.split(".")[0] for fit in device.fits if fit.basis == "assumed"})
-    if not borrowed:
-        return ()
-    names = ", ".join(f"`{name}`" for name in device.fits_from) or "its family"
-    return (f"constants of {', '.join(borrowed)} kernels without rows of `{device.name}` are those of {names}",)
-
-
-def _assumptions(
-    graph: Graph, num_gpus: int, tp: int, used: Memory, time: StepTime, recompute_how: str, program: Graph
-) -> tuple[str, ...]:
-    found = list(graph.facts.assumptions)
-    if any(op.name.startswith("torchperf.attention") for op, _ in graph.ops()):
-        found.append("attention masks hold no padding: causal, window and chunk are the model's own arguments")
-    if any(op.name == "torchperf.attention.default" and op.find("bias") is not None for op, _ in program.ops()):
-        found.append(
-            "attention with a mask or bias that is a tensor computes every pair: what the tensor masks is unknown"
-        )
-    if any("_grouped_mm" in op.name for op, _ in graph.ops()):
-        found.append("tokens are spread evenly over the experts")
-    if graph.facts.mode == "train":
-        found.append("gradients are held for the whole step, the optimizer is one pass over its state")
-    replicas = num_gpus // tp
-    if replicas > 1:
-        found.append(f"{replicas} replicas, each as estimated; communication between them is not priced")
-    if tp > 1:
-        found.append(f"tp {tp} by the plan inferred from the graph; its collectives overlap with nothing")
-    if any(block.phase == "recompute" for block in graph.blocks):
-        found.append("the model checkpoints itself: what it repeats is counted as recompute")
-    elif (
-        graph.facts.mode == "train"
-        and recompute_how == "full"
-        and not any(block.phase == "recompute" for block in program.blocks)
-    ):
-        found.append("`--recompute full` has no repeated layer to work on")
-    if time.step > 1.2 * time.device:
-        found.append("the host cannot issue kernels as fast as the device runs them: the step is launch bound")
-    return tuple(found)
+def communication(step: Step) -> tuple[Communication, ...]:
+    """What each axis exposes and hides, on the average device."""
+    exposed: dict[str, float] = {}
+    hidden: dict[str, float] = {}
+    share = step.plan.micro_batches / step.plan.pp
+    for chunk in step.costs:
+        for spent in chunk.spent.values():
+            for total, own in ((exposed, spent.exposed), (hidden, spent.hidden)):
+                for axis, seconds in own.items():
+                    total[axis] = total.get(axis, 0.0) + share * seconds
+    for rank in step.ranks:
+        exposed["dp"] = exposed.get("dp", 0.0) + (rank.exposed + rank.head) / len(step.ranks)
+        hidden["dp"] = hidden.get("dp", 0.0) + rank.hidden / len(step.ranks)
+    axes = {axis: (exposed.get(axis, 0.0), max(hidden.get(axis, 0.0), 0.0)) for axis in {**exposed, **hidden}}
+    return tuple(Communication(axis, *axes[axis]) for axis in sorted(axes) if any(axes[axis]))

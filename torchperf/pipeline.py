@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import fields, replace
 
 from . import hardware
 from .annotate import works as annotated
@@ -12,78 +12,85 @@ from .fuse import fuse
 from .graph.errors import TorchperfError
 from .graph.estimate import Estimate
 from .graph.graph import Capture, Graph
-from .graph.system import Accelerator, Runtime
-from .graph.work import Works
-from .partition.tensor_parallel import tensor_parallel
-from .price import Pricer
+from .graph.plan import Plan
+from .graph.system import Accelerator, Runtime, System
+from .local_program import How, whole
 from .rewrite import attention, optimizer, precision, recompute
 from .rewrite import optimizer as rewrite_optimizer
-from .schedule import memory, timeline
+from .step import Planner, Step
+
+PLAN_FLAGS = frozenset(field.name for field in fields(Plan)) - {"micro_batch", "recompute"}
 
 
 def estimate(
-    model: str | Capture, *, gpu: str, num_gpus: int = 1, mode: str = "train", seq_len: int | None = None,
-    micro_batch: int | None = None, precision: str = "bf16-mixed", optimizer: str = "adamw",
-    recompute: str = "none", runtime: str = "eager", attention: str = "auto", strict: bool = False,
-    refresh: bool = False, tp: int = 1, sequence_parallel: bool = False, power_cap: float | None = None,
+    model: str | Capture, *, gpu: str = "", num_gpus: int | None = None, mode: str = "train",
+    seq_len: int | None = None, micro_batch: int | None = None, precision: str = "bf16-mixed",
+    optimizer: str = "adamw", recompute: str = "none", runtime: str = "eager", attention: str = "auto",
+    strict: bool = False, refresh: bool = False, power_cap: float | None = None, system: str | None = None,
+    plan: Plan | None = None, **parallelism: object,
 ) -> Estimate:  # fmt: skip
-    """What one step of `model` costs on one device of `gpu`.
+    """What one step of `model` costs on devices of `gpu`.
 
-    model      a path, bundled name, hub id or saved graph as on the command line, or what `torchperf.capture` gave
-    gpu        an accelerator of the hardware database, or the path of a TOML file
-    mode       "train" (forward, backward, optimizer) or "forward"
-    sizes      `micro_batch` samples of `seq_len` tokens; None takes the model's default
-    power_cap  watts that the device may draw, where less than its TDP
-    tp         devices that share the step by tensor parallelism, split as the graph itself suggests
+    model        a path, bundled name, hub id or saved graph as on the command line, or what `torchperf.capture` gave
+    gpu          an accelerator of the hardware database, or the path of a TOML file; may be left to `system`
+    system       nodes and their links; None: the first one in the database with this device
+    num_gpus     devices in all; None: as many as the plan needs
+    mode         "train" (forward, backward, optimizer) or "forward"
+    sizes        `micro_batch` samples of `seq_len` tokens; None takes the model's default
+    power_cap    watts that the device may draw, where less than its TDP
+    plan         a `Plan`; or its fields one by one: tp=8, pp=4, sequence_parallel=True, ...
     Raises TorchperfError. `strict` refuses operators without a rule.
     """
-    num_gpus = _devices(num_gpus, tp)
     rewrite_optimizer.known(optimizer)
-    device = hardware.load_accelerator(gpu)
-    device = device if power_cap is None else device.capped(power_cap)
     runs_on = hardware.load_runtime(runtime)
-    _check_dtype(device, precision)
-    graph = bound_graph(model, mode, micro_batch, seq_len, refresh)
-    program = whole = lower(graph, precision, optimizer, recompute, attention, runs_on)
-    if tp > 1:
-        split = Split(tp, sequence_parallel)
-        program = lower(graph, precision, optimizer, recompute, attention, runs_on, split)
-    works = annotated(program)
+    asked = _plan(plan, recompute, micro_batch, parallelism)
+    nodes = load_system(gpu, system, num_gpus or asked.least_gpus, power_cap)
+    _check_dtype(nodes.accelerator, precision)
+    graph = bound_graph(model, mode, asked.micro_batch or None, seq_len, refresh)
+    shards = runs_on.training.parameters == "shard"
+    resolved = asked.resolved(num_gpus or 0, graph.size("batch") or 1, shards=shards)
+    planner = planner_of(model, graph, mode, nodes, runs_on, How(precision, optimizer, attention))
+    step = planner.step(resolved)
     if strict:
-        _refuse_unpriced(program, works)
-    pricer = Pricer(hardware.system_for(device, num_gpus), runs_on)
-    prices = tuple(
-        tuple(pricer(op, work) for op, work in zip(block.ops, row, strict=True))
-        for block, row in zip(program.blocks, works, strict=True)
-    )
-    order = [segment.block for segment in program.segments]
-    time = timeline.step_time([[p.seconds for p in row] for row in prices], order, runs_on.launch.value)
-    peak = memory.peak(program, works)
-    core = attention_flops(graph)
-    setting = Setting(device, runs_on, num_gpus, precision, optimizer, recompute, tp, sequence_parallel, power_cap)
-    return answer(graph, whole, program, works, prices, time, peak, core, setting)
+        _refuse_unpriced(step)
+    setting = Setting(nodes, runs_on, resolved.num_gpus, precision, optimizer, resolved, power_cap)
+    return answer(graph, whole(graph, planner.how, runs_on), step, attention_flops(graph), setting)
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Tensor parallelism over `tp` devices; with `sequence`, activations between its regions are split too."""
+def planner_of(model: str | Capture, graph: Graph, mode: str, system: System, runtime: Runtime, how: How) -> Planner:
+    """A planner of one model; `graph` is bound at the whole sequence."""
+    batch, seq = graph.size("batch"), graph.size("seq")
 
-    tp: int
-    sequence: bool = False
+    def bind(length: int | None) -> Graph:
+        return graph if length == seq else bound_graph(model, mode, batch, length)
+
+    return Planner(bind, seq, system, runtime, how)
 
 
-def _devices(num_gpus: int, tp: int) -> int:
-    """Devices in all: at least the `tp` that share a step."""
-    for name, value in (("num_gpus", num_gpus), ("tp", tp)):
-        if value < 1:
-            raise TorchperfError(f"`{name}` is {value}: it must be at least 1")
-    if num_gpus == 1:
-        return tp
-    if num_gpus % tp:
-        raise TorchperfError(
-            f"`--tp {tp}` does not divide `--num-gpus {num_gpus}`", hint=f"give a multiple of {tp} GPUs"
-        )
-    return num_gpus
+def load_system(gpu: str, system: str | None, num_gpus: int, power_cap: float | None) -> System:
+    """The nodes to run on: the system named, or the database's for the device. Raises TorchperfError."""
+    if not gpu and system is None:
+        raise TorchperfError("no device given", hint="give `--gpu NAME` or `--system NAME`")
+    if system is None:
+        nodes = hardware.system_for(hardware.load_accelerator(gpu), num_gpus)
+    else:
+        nodes = hardware.load_system(system)
+        if gpu and hardware.load_accelerator(gpu).name != nodes.accelerator.name:
+            raise TorchperfError(
+                f"`--system {system}` has devices of another kind than `--gpu {gpu}`",
+                facts=[("system", nodes.accelerator.name)],
+                hint="leave out `--gpu`",
+            )
+    return nodes if power_cap is None else replace(nodes, accelerator=nodes.accelerator.capped(power_cap))
+
+
+def _plan(plan: Plan | None, recompute: str, micro_batch: int | None, parallelism: dict[str, object]) -> Plan:
+    unknown = sorted(set(parallelism) - PLAN_FLAGS)
+    if unknown:
+        raise TorchperfError(f"unknown argument `{unknown[0]}`", hint=f"a plan has {', '.join(sorted(PLAN_FLAGS))}")
+    base = plan or Plan(recompute=recompute)
+    base = replace(base, **parallelism)  # type: ignore[arg-type]
+    return replace(base, micro_batch=micro_batch) if micro_batch else base
 
 
 def attention_flops(graph: Graph) -> int:
@@ -99,8 +106,8 @@ def attention_flops(graph: Graph) -> int:
 
 def _check_dtype(device: Accelerator, precision_name: str) -> None:
     """Tell of a missing element type before a model is captured."""
-    compute = precision.precision(precision_name).compute
-    device.peak_flops_per_s(device.matmul_engine(compute), compute)
+    for dtype in precision.dtypes_needed(precision_name):
+        device.peak_flops_per_s(device.matmul_engine(dtype), dtype)
 
 
 def bound_graph(
@@ -125,22 +132,19 @@ def bound_graph(
 
 def lower(
     graph: Graph, precision_name: str, optimizer_name: str | None, recompute_how: str, attention_form: str,
-    runtime: Runtime, split: Split | None = None,
+    runtime: Runtime,
 ) -> Graph:  # fmt: skip
-    """The program that the runtime runs: precision, form of attention, split, recompute, optimizer, kernels."""
+    """The program that one device alone runs: precision, form of attention, recompute, optimizer, kernels."""
     to = precision.precision(precision_name)
-    program = precision.apply(graph, to)
-    program = attention.apply(program, attention.form(attention_form, runtime.fused))
-    if split is not None:
-        program = tensor_parallel(program, split.tp, sequence=split.sequence).program
+    program = whole(graph, How(precision_name, optimizer_name or "adamw", attention_form), runtime)
     program = recompute.apply(program, recompute_how)
     if graph.facts.mode == "train" and optimizer_name is not None:
-        program = optimizer.append(program, optimizer_name, to)
+        program = optimizer.append(program, optimizer_name, to, runtime.training)
     return fuse(program, annotated(program)) if runtime.fused else program
 
 
-def _refuse_unpriced(program: Graph, works: Works) -> None:
-    unpriced = unpriced_ops(program, works)
+def _refuse_unpriced(step: Step) -> None:
+    unpriced = unpriced_ops(step.rows)
     if unpriced:
         raise TorchperfError(
             f"{len(unpriced)} operators have no rule",

@@ -206,11 +206,11 @@ def test_json_carries_units_and_survives_a_round_trip(estimate: Estimate) -> Non
 
 def test_json_keys_are_pinned(estimate: Estimate) -> None:
     assert list(estimate_dict(estimate)) == [
-        "model", "mode", "gpu", "num_gpus", "tp", "sequence_parallel", "sizes",
+        "model", "mode", "gpu", "num_gpus", "system", "plan", "sizes",
         "precision", "optimizer", "recompute", "runtime",
         "parameters", "trainable_parameters", "verdict", "margin", "margin_bytes", "memory_bytes",
-        "memory_peak_at", "bytes_per_parameter", "step_time_s", "device_time_s", "host_time_s",
-        "phase_time_s", "roofline_time_s", "tokens_per_step", "tokens_per_s_per_gpu", "tokens_per_s",
+        "memory_peak_at", "micro_batches_in_flight", "bytes_per_parameter", "step_time_s", "device_time_s", "host_time_s",
+        "phase_time_s", "bubble_s", "communication", "roofline_time_s", "tokens_per_step", "tokens_per_s_per_gpu", "tokens_per_s",
         "samples_per_s_per_gpu", "flops", "flops_noncausal", "peak_flops_per_s", "mfu", "hfu",
         "time_by_kind", "time_by_module", "time_by_bound", "top_kernels", "unpriced", "guesses",
         "assumptions", "suggestions", "sources",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from torchperf.graph.inspection import Inspection, MfuReport
-from torchperf.graph.system import Interconnect, Runtime, Sourced
+from torchperf.graph.system import Interconnect, Runtime, Sourced, Training
 from torchperf.report.json import hardware_dict, inspection_dict, mfu_dict
 from torchperf.report.table import hardware_table, inspection_table, mfu_table, models_table
 
@@ -113,11 +113,15 @@ def test_hardware_shows_every_value_with_its_reference() -> None:
     json.dumps(answer, allow_nan=False)
 
 
-def test_a_runtime_shows_its_three_constants() -> None:
+def test_a_runtime_shows_its_constants() -> None:
     one = Sourced(0.05, "1", "assumed", "us", "", "per_process")
-    runtime = Runtime("eager", (), "op by op", False, "flash", one, one, one, "eager.toml")
-    assert list(hardware_dict(runtime)["values"]) == ["launch", "reserve", "allocator_fraction"]
+    training = Training("fp32", "fused", "copy", ("norm", "step"), (), True, True, False, one, one)
+    runtime = Runtime("eager", (), "op by op", False, "flash", one, one, one, training, "eager.toml")
+    assert list(hardware_dict(runtime)["values"]) == [
+        "launch", "reserve", "allocator_fraction", "training.overlap_slowdown", "training.bucket",
+    ]  # fmt: skip
     assert "attention flash, pointwise chains not fused" in hardware_table(runtime)
+    assert "optimizer passes norm, step; overlapped with compute: nothing" in hardware_table(runtime)
 
 
 def test_models_tell_a_shared_note_once() -> None:

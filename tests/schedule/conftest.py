@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from torchperf.graph.graph import Graph
+from torchperf.graph.work import Works
 from torchperf.hardware import load_runtime
-from torchperf.pipeline import Works, annotated, lower
+from torchperf.pipeline import annotated, lower
 
 
 @pytest.fixture

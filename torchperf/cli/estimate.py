@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from . import options, output
 from .failure import refuse
+from .plan_options import parallelism, plan_of
 
 DOES_NOT_FIT = 1
 
 
 @click.command("estimate", short_help="Does it fit, how long is a step, and where does the time go.")
 @options.model
-@options.gpu
-@options.num_gpus
+@click.option(
+    "--gpu", default="", metavar="NAME", help="Accelerator: a name (`torchperf hardware list`) or a TOML file."
+)
+@click.option("--system", metavar="NAME", help="Nodes and their links.  [default: the first one with that GPU]")
+@click.option("--num-gpus", metavar="N", callback=options.count, help="Number of GPUs.  [default: what the plan needs]")
 @options.mode
 @options.seq_len
 @options.micro_batch
@@ -26,22 +32,20 @@ DOES_NOT_FIT = 1
     help="Optimizer, priced from the parameters.",
 )
 @click.option(
-    "--recompute",
-    type=click.Choice(["none", "full"]),
-    default="none",
-    show_default=True,
-    help="Recompute activations in backward.",
-)
-@click.option(
     "--attention",
     type=click.Choice(["auto", "flash", "unfused"]),
     default="auto",
     show_default=True,
-    help="Form of attention; auto: as written under eager, flash under a runtime that fuses.",
+    help="Form of attention; auto: as written under eager, else as the runtime has it.",
 )
-@click.option("--runtime", default="eager", show_default=True, metavar="NAME", help="eager, compile, or a TOML file.")
-@options.tp
-@options.sequence_parallel
+@click.option(
+    "--runtime",
+    default="eager",
+    show_default=True,
+    metavar="NAME",
+    help="eager, compile, megatron-core, fsdp-eager, fsdp-compile, ... (`torchperf hardware list`), or a TOML file.",
+)
+@parallelism
 @options.power_cap
 @click.option("--strict", is_flag=True, help="An op without a rule is an error.")
 @options.refresh
@@ -58,29 +62,21 @@ DOES_NOT_FIT = 1
 def command(
     ctx: click.Context,
     model: str,
-    gpu: str,
-    num_gpus: int,
-    mode: str,
-    seq_len: int | None,
     micro_batch: int | None,
-    precision: str,
-    optimizer: str,
-    recompute: str,
-    attention: str,
-    runtime: str,
-    tp: int,
-    sequence_parallel: bool,
-    power_cap: float | None,
-    strict: bool,
-    refresh: bool,
     json_to: str | None,
     csv_to: str | None,
     markdown: bool,
+    **given: Any,
 ) -> None:
-    """Does MODEL fit on a GPU, how long is a step, and where does the time go.
+    """Does MODEL fit, how long is a step, and where does the time go.
 
     MODEL is a model.py (or model.py:name), a folder with config.json, a saved graph, a bundled name
     (`torchperf models`) or a hub id.
+
+    \b
+    torchperf estimate llama-3.1-8b --gpu h100-sxm-80gb
+    torchperf estimate llama-3.1-70b --gpu h100-sxm-80gb --num-gpus 64 --tp 4 --pp 4 --sequence-parallel \\
+        --global-batch 128 --zero 1 --runtime megatron-core
 
     Exits with 0 where it fits, 1 where it does not, 2 on an error.
     """
@@ -88,24 +84,8 @@ def command(
         raise refuse("only one of `--json -`, `--csv -` and `--markdown` can go to stdout")
     from torchperf import pipeline
 
-    answer = pipeline.estimate(
-        model,
-        gpu=gpu,
-        num_gpus=num_gpus,
-        mode=mode,
-        precision=precision,
-        optimizer=optimizer,
-        recompute=recompute,
-        attention=attention,
-        runtime=runtime,
-        strict=strict,
-        refresh=refresh,
-        seq_len=seq_len,
-        micro_batch=micro_batch,
-        tp=tp,
-        sequence_parallel=sequence_parallel,
-        power_cap=power_cap,
-    )
+    plan = plan_of(given, micro_batch)
+    answer = pipeline.estimate(model, plan=plan, **given)
     output.warn_unpriced(answer.unpriced)
     output.warn_guesses(answer.guesses)
     if json_to:

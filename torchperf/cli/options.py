@@ -83,17 +83,6 @@ gpu = click.option(
 num_gpus = click.option(
     "--num-gpus", default="1", metavar="N", callback=count, show_default=True, help="Number of GPUs."
 )
-tp = click.option(
-    "--tp",
-    default="1",
-    metavar="N",
-    callback=count,
-    show_default=True,
-    help="Devices that share a step by tensor parallelism, by the plan that the model itself suggests.",
-)
-sequence_parallel = click.option(
-    "--sequence-parallel", is_flag=True, help="With --tp: split activations along the sequence in between, too."
-)
 power_cap = click.option(
     "--power-cap", callback=positive, metavar="WATTS", help="Power that the device may draw, below its TDP."
 )

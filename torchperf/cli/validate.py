@@ -42,6 +42,31 @@ def collectives(data: str, json_to: str | None) -> None:
     _run(data, ("collective",), json_to)
 
 
+@command.command("training")
+@data
+@click.option("--spec", type=click.Choice(["A", "B", "C"]), help="Rows of one spec alone: A, nothing guessed; C, much.")
+@click.option("--key", metavar="KEY", help="Rows of one source alone: the id without its number.")
+@options.json_to
+@options.debug
+def training(data: str, spec: str | None, key: str | None, json_to: str | None) -> None:
+    """Training runs: step time and memory.
+
+    \b
+    torchperf validate training --data training.csv --key kor22
+    """
+    from torchperf.report.training import training_dict, training_table
+    from torchperf.validate.training import settings_of, validate_training
+
+    found = validate_training(Path(data), spec=spec, key=key)
+    specs = {id: case.spec for id, case in found.cases.items()}
+    if json_to:
+        assumed = {id: case.assumptions for id, case in found.cases.items()}
+        output.write_json(training_dict(found.validation, specs, assumed), json_to)
+    if json_to != "-":
+        settings = {id: settings_of(case) for id, case in found.cases.items()}
+        output.write(training_table(found.validation, specs, settings), "-")
+
+
 def _run(data: str, kinds: tuple[str, ...], json_to: str | None) -> None:
     from torchperf.report.validation import validation_dict, validation_table
     from torchperf.validate.kernels import validate_kernels

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .plan import Plan
+
+ONE_DEVICE = Plan().resolved(1)
+
 
 @dataclass(frozen=True, slots=True)
 class Flops:
@@ -30,11 +34,14 @@ class Memory:
     activations     storages made in forward that backward reads, without those of the head and loss
     logits_loss     the same for the output head and the loss
     temporary       what else is alive at the peak: scratch of one op, gradients in flight
+    gathered        parameters gathered for a block, its gradients before they are scattered, buffers of both
     reserve         CUDA context and allocator, from the runtime
-    peak            allocated: parameters + gradients + optimizer + activations + logits_loss + temporary, at the peak
+    peak            allocated: the sum of the rows above the reserve, at the peak
     usable          observed usable capacity of the device
     peak_at         module path and phase of the op at the peak
     bytes_per_parameter   (what, bytes) e.g. ("weights bf16", 2), ("master fp32", 4)
+    host            bytes in the memory of the host, per device
+    in_flight       micro-batches (of a chunk of layers) whose activations are held at once
     """
 
     parameters: int
@@ -49,6 +56,9 @@ class Memory:
     usable: int
     peak_at: str = ""
     bytes_per_parameter: tuple[tuple[str, float], ...] = ()
+    gathered: int = 0
+    host: int = 0
+    in_flight: int = 1
 
     @property
     def device(self) -> int:
@@ -95,10 +105,25 @@ class Mfu:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """One model on one system. Times, FLOPs and memory are of one step on one device; `tokens_per_s` is per device.
+class Communication:
+    """Seconds of a step, on average over the devices, that one axis of the plan communicates."""
 
-    `tp` devices share a step: each does its part of the model on all of the step's tokens.
+    axis: str
+    exposed: float
+    hidden: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One model on one system under one plan.
+
+    Times and FLOPs are of one step on one device, on average over a pipeline; memory is that of the most loaded
+    device; `tokens_per_step` are those of all devices, `tokens_per_s` is per device.
+
+    plan                resolved: no field is open
+    bubble_s            seconds that the average device waits for others in the pipeline
+    communication       what each axis exposes and hides
+    system              its name, with the devices of a node
     """
 
     model: str
@@ -136,5 +161,15 @@ class Estimate:
     assumptions: tuple[str, ...] = ()
     suggestions: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    tp: int = 1
-    sequence_parallel: bool = False
+    plan: Plan = ONE_DEVICE
+    bubble_s: float = 0.0
+    communication: tuple[Communication, ...] = ()
+    system: str = ""
+
+    @property
+    def tp(self) -> int:
+        return self.plan.tp
+
+    @property
+    def sequence_parallel(self) -> bool:
+        return self.plan.sequence_parallel

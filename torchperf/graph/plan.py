@@ -21,7 +21,8 @@ class Plan:
     tp, cp, pp         ranks that share a layer, a sequence, the layers
     dp                 replicas of the model, sharded or not; 0: what the number of devices leaves
     dp_shard           of those, how many share one copy of the states; 0: all of them (hybrid sharding where fewer)
-    zero_stage         0 all-reduce; 1 optimizer states; 2 and gradients; 3 and parameters (FSDP) split over dp_shard
+    zero_stage         0 all-reduce; 1 optimizer states; 2 and gradients; 3 and parameters (FSDP) split over dp_shard;
+                       -1: 3 where dp_shard is given or the runtime shards, else 0
     reshard            ZeRO 3: whether a block's parameters go after its forward, and are gathered again for backward
     ep                 ranks that share the experts, out of dp * cp
     expert_tp          ranks that share one expert, out of tp; 0: as tp
@@ -45,7 +46,7 @@ class Plan:
     schedule: str = ""
     dp: int = 0
     dp_shard: int = 0
-    zero_stage: int = 0
+    zero_stage: int = -1
     reshard: bool = True
     reduce_dtype: str = "fp32"
     cp: int = 1
@@ -58,8 +59,10 @@ class Plan:
     recompute: str = "none"
     offload: str = "none"
 
-    def resolved(self, num_gpus: int = 0, micro_batch: int = 1) -> Plan:
+    def resolved(self, num_gpus: int = 0, micro_batch: int = 1, *, shards: bool = False) -> Plan:
         """The same plan without open fields, for `num_gpus` devices (0: as many as it needs).
+
+        shards   whether the runtime keeps sharded parameters
 
         Raises TorchperfError, naming the flag, where the degrees do not fit each other.
         """
@@ -67,7 +70,7 @@ class Plan:
         model = self.tp * self.cp * self.pp
         if num_gpus and num_gpus % (model * (self.dp or 1)):
             raise _mismatch(self, num_gpus)
-        dp = self.dp or (num_gpus // model if num_gpus else self.dp_shard or 1)
+        dp = self.dp or (num_gpus // model if num_gpus else self.least_gpus // model)
         if num_gpus and dp * model != num_gpus:
             raise _mismatch(self, num_gpus)
         shard = self.dp_shard or dp
@@ -87,9 +90,16 @@ class Plan:
                 hint=f"give a multiple of {micro * dp}",
             )
         schedule = self.schedule or ("interleaved" if self.virtual_stages > 1 else "1f1b")
+        zero = self.zero_stage if self.zero_stage >= 0 else 3 * (bool(self.dp_shard) or shards) * (dp * self.cp > 1)
         return replace(
-            self, dp=dp, dp_shard=shard, expert_tp=expert_tp, micro_batch=micro, global_batch=batch, schedule=schedule
-        )
+            self, dp=dp, dp_shard=shard, expert_tp=expert_tp, micro_batch=micro, global_batch=batch,
+            schedule=schedule, zero_stage=zero,
+        )  # fmt: skip
+
+    @property
+    def least_gpus(self) -> int:
+        """Devices that the plan needs where their number is not given."""
+        return self.tp * self.cp * self.pp * (self.dp or max(self.dp_shard, -(-self.ep // self.cp)))
 
     def _check_choices(self) -> None:
         for flag, value in (
@@ -108,7 +118,7 @@ class Plan:
         ):  # fmt: skip
             if chosen not in choices:
                 raise TorchperfError(f"unknown `{flag} {chosen}`", hint=f"one of {', '.join(choices)}")
-        if self.zero_stage not in (0, 1, 2, 3):
+        if self.zero_stage not in (-1, 0, 1, 2, 3):
             raise TorchperfError(f"`--zero {self.zero_stage}`: it must be 0, 1, 2 or 3")
         if self.moe_imbalance < 1:
             raise TorchperfError(f"`--moe-imbalance {self.moe_imbalance}`: the most loaded has at least the mean, 1")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from .errors import TorchperfError
 
 # element types that run at another's rate; the records name only the second
-SAME_RATE = {"i8": "int8", "u8": "int8", "fp8_e5m2": "fp8"}
+SAME_RATE = {"i8": "int8", "u8": "int8", "fp8_e5m2": "fp8", "fp8_block": "fp8", "mxfp8": "fp8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +275,37 @@ class System:
 
 
 @dataclass(frozen=True, slots=True)
+class Training:
+    """How a runtime trains.
+
+    gradients         dtype they are kept in between micro-batches: `parameter` or `fp32`
+    accumulation      `fused` into the product that makes them, or a `separate` addition
+    parameters        `copy`: 16-bit weights beside fp32 masters; `shard`: the fp32 shards are the masters, cast as
+                      they are gathered (with ZeRO 3)
+    passes            over the optimizer's memory, in order: see rewrite/optimizer.py
+    overlap           what runs beside compute: tp, gradients, weights, p2p
+    regather          sequence parallelism gathers the input again for the weight gradient, rather than keep it
+    norm_gradients    sequence parallelism sums the gradients of replicated parameters over its ranks
+    scatter_gather    pipeline sends a slice a tensor-parallel rank, gathered on arrival
+    overlap_slowdown  share of the hidden communication time that compute loses to it
+    bucket            bytes of gradients that one collective carries
+    layer_overhead    host seconds a layer and pass that nothing hides; None without
+    """
+
+    gradients: str
+    accumulation: str
+    parameters: str
+    passes: tuple[str, ...]
+    overlap: tuple[str, ...]
+    regather: bool
+    norm_gradients: bool
+    scatter_gather: bool
+    overlap_slowdown: Sourced
+    bucket: Sourced
+    layer_overhead: Sourced | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Runtime:
     """The software that runs the graph, as data.
 
@@ -283,6 +314,7 @@ class Runtime:
     launch               host seconds to dispatch one op
     reserve              bytes of device memory a process takes before its first tensor
     allocator_fraction   bytes reserved beyond bytes allocated, as a share of the allocated
+    training             what only a training step meets
     """
 
     name: str
@@ -293,4 +325,5 @@ class Runtime:
     launch: Sourced
     reserve: Sourced
     allocator_fraction: Sourced
+    training: Training
     file: str

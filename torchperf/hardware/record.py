@@ -85,12 +85,15 @@ class Record:
                 self.faults.add(self.path(key), f"`{value}` is none of {known}")
         return value
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts; empty when the key is absent."""
+    def texts(self, key: str, allowed: Collection[str] = ()) -> tuple[str, ...]:
+        """A list of texts, each one of `allowed` if given; empty when the key is absent."""
         values: list[Any] = self._take(key, list, [])
         if not all(isinstance(value, str) for value in values):
             self.faults.add(self.path(key), "must be a list of texts")
             return ()
+        for value in values:
+            if allowed and value not in allowed:
+                self.faults.add(self.path(key), f"`{value}` is none of {', '.join(f'`{name}`' for name in allowed)}")
         return tuple(values)
 
     def whole(self, key: str) -> int:

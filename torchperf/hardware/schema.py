@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
-from ..graph.system import Accelerator, Efficiency, Fit, Interconnect, Memory, Peak, Runtime, Sourced, System
+from ..graph.system import Accelerator, Efficiency, Fit, Interconnect, Memory, Peak, Runtime, Sourced, System, Training
 from .database import normal
 from .record import Record
 from .units import BANDWIDTH, BYTES, COUNT, DURATION, FLOP_RATE, FREQUENCY, POWER, SHARE
@@ -18,6 +18,8 @@ ENGINES = ("matrix", "vector")
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 ATTENTION = ("flash", "unfused")
+PASSES = ("unscale", "norm", "clip", "step", "foreach", "copy", "zero")
+OVERLAPS = ("tp", "gradients", "weights", "p2p")
 FIT_BASES = ("fitted", "assumed")
 FAMILIES = {"accelerators": ("matmul", "attention", "memory"), "interconnects": ("collective",)}
 _NAME = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
@@ -138,7 +140,24 @@ def runtime(record: Record) -> Runtime:
         launch=record.sourced("launch", DURATION, "per_op"),
         reserve=record.sourced("reserve", BYTES, "per_process", condition=True),
         allocator_fraction=record.sourced("allocator_fraction", SHARE, "per_process", condition=True),
+        training=_training(record.table("training")),
         file=record.faults.file,
+    )
+
+
+def _training(record: Record) -> Training:
+    return Training(
+        gradients=record.text("gradients", ("parameter", "fp32")),
+        accumulation=record.text("accumulation", ("fused", "separate")),
+        parameters=record.text("parameters", ("copy", "shard")),
+        passes=record.texts("passes", PASSES),
+        overlap=record.texts("overlap", OVERLAPS),
+        regather=record.flag("regather"),
+        norm_gradients=record.flag("norm_gradients"),
+        scatter_gather=record.flag("scatter_gather"),
+        overlap_slowdown=record.sourced("overlap_slowdown", SHARE, "per_process", condition=True),
+        bucket=record.sourced("bucket", BYTES, "per_op", condition=True),
+        layer_overhead=record.optional("layer_overhead", DURATION, "per_op"),
     )
 
 

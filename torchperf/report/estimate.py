@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchperf.graph.estimate import Estimate, Flops
+from torchperf.graph.plan import Plan
 
 from . import memory, share, units
 from .section import Section
@@ -50,8 +51,6 @@ def head(e: Estimate) -> Section:
         if e.mode == "forward"
         else [e.precision, e.optimizer, f"recompute {e.recompute}", e.runtime]
     )
-    if e.tp > 1:
-        plan.append(f"tp {e.tp}" + (" with sequence parallel" if e.sequence_parallel else ""))
     trained = "" if e.trainable_parameters == e.parameters else f", {units.count(e.trainable_parameters)} trained"
     what = "one training step" if e.mode == "train" else "one forward pass"
     return Section(
@@ -59,9 +58,32 @@ def head(e: Estimate) -> Section:
         lines=(
             f"{e.model} on {e.num_gpus} x {e.gpu}: {what}",
             ", ".join(part for part in (sizes, *plan) if part),
+            *((line,) if (line := plan_line(e.plan, e.mode)) else ()),
             f"{units.count(e.parameters)} parameters{trained}",
         ),
     )
+
+
+def plan_line(plan: Plan, mode: str) -> str:
+    """How the step is spread over devices, in words; "" on one device with one micro-batch."""
+    parts = []
+    if plan.tp > 1:
+        parts.append(f"tp {plan.tp}" + (" with sequence parallel" if plan.sequence_parallel else ""))
+    if plan.cp > 1:
+        parts.append(f"cp {plan.cp} ({plan.cp_kind})")
+    if plan.pp > 1:
+        virtual = f" x {plan.virtual_stages} chunks" if plan.virtual_stages > 1 else ""
+        parts.append(f"pp {plan.pp}{virtual}, {plan.schedule}")
+    if plan.ep > 1:
+        parts.append(f"ep {plan.ep}")
+    if plan.dp > 1:
+        shared = f", {plan.dp_shard} to a copy of the states" if plan.zero_stage and plan.replicate > 1 else ""
+        parts.append(f"dp {plan.dp}" + (f" with ZeRO {plan.zero_stage}{shared}" if plan.zero_stage else ""))
+    if mode == "train" and (plan.dp > 1 or plan.micro_batches > 1):
+        parts.append(f"global batch {units.count(plan.global_batch)} in {plan.micro_batches} micro-batches a replica")
+    if plan.offload != "none":
+        parts.append(f"offload {plan.offload}")
+    return ", ".join(parts)
 
 
 def time(e: Estimate) -> Section:
@@ -77,6 +99,8 @@ def time(e: Estimate) -> Section:
                 f"at peak FLOP/s and bandwidth; the estimate is {times:.2f} x",
             )
         )
+    for c in e.communication:
+        rows.append((f"{c.axis} communication", units.seconds(c.exposed), f"exposed; {units.seconds(c.hidden)} hidden"))
     rows.append(("host time", units.seconds(e.host_time_s), _host(e)))
     if e.tokens_per_step:
         over = f"{units.rate(e.tokens_per_s * e.num_gpus)} over {e.num_gpus} GPUs; " if e.num_gpus > 1 else ""

@@ -40,6 +40,9 @@ def facts(record: Hardware) -> Iterator[str]:
     elif isinstance(record, Runtime):
         yield f"{record.name}: {record.description}"
         yield f"attention {record.attention}, pointwise chains {'' if record.fused else 'not '}fused"
+        t = record.training
+        yield f"training: gradients {t.gradients}, accumulation {t.accumulation}, parameters {t.parameters}"
+        yield f"optimizer passes {', '.join(t.passes)}; overlapped with compute: {', '.join(t.overlap) or 'nothing'}"
     else:
         yield f"{record.name}: interconnect"
     if isinstance(record, (Accelerator, Interconnect)) and record.fits_from:

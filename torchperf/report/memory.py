@@ -29,6 +29,7 @@ def table(e: Estimate) -> Section:
         ("activations", m.activations),
         ("logits and loss", m.logits_loss),
         ("temporary", m.temporary),
+        ("gathered blocks, buffers", m.gathered),
     ]
     sums = [
         ("allocated at the peak", m.peak),
@@ -38,7 +39,10 @@ def table(e: Estimate) -> Section:
     ]
     kept = [(name, n) for name, n in parts if n or name in ("parameters", "activations", "logits and loss")] + sums
     rows = tuple((name, units.gib(n), units.percent(n / m.usable)) for name, n in kept)
-    lines = (f"peak at {m.peak_at}",) if m.peak_at else ()
+    at = f"peak at {m.peak_at}" if m.peak_at else ""
+    flight = f"{m.in_flight} micro-batches (or chunks of them) in flight" if m.in_flight > 1 else ""
+    host = f"{units.gib(m.host)} GiB a GPU in the memory of the host" if m.host else ""
+    lines = tuple(line for line in (at, flight, host) if line)
     return Section("memory", ("GiB", "of usable"), rows, right=(1, 2), lines=lines)
 
 

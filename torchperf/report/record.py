@@ -23,8 +23,7 @@ def groups(record: Hardware) -> list[Group]:
         )
         return [("", "", list(_system(record))), *(_link(key, link) for key, link in links if link)]
     if isinstance(record, Runtime):
-        rows = [("launch", record.launch), ("reserve", record.reserve)]
-        return [("", "", [*rows, ("allocator_fraction", record.allocator_fraction)])]
+        return [("", "", list(_runtime(record)))]
     return [("", "", list(_interconnect(record)))]
 
 
@@ -52,6 +51,14 @@ def _system(s: System) -> Iterator[Row]:
     yield "nics_per_node", s.nics_per_node
     if s.host_memory:
         yield "host_memory", s.host_memory
+
+
+def _runtime(r: Runtime) -> Iterator[Row]:
+    yield from (("launch", r.launch), ("reserve", r.reserve), ("allocator_fraction", r.allocator_fraction))
+    yield "training.overlap_slowdown", r.training.overlap_slowdown
+    yield "training.bucket", r.training.bucket
+    if r.training.layer_overhead:
+        yield "training.layer_overhead", r.training.layer_overhead
 
 
 def _interconnect(link: Interconnect) -> Iterator[Row]:

@@ -7,7 +7,7 @@ logits, loss) lives until backward ends. Segments of one block in the same situa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy as np
 from ..graph.graph import Graph
 from ..graph.work import Work
 
-_STATIC = frozenset({"param", "buffer", "grad"})
+_STATIC = frozenset({"param", "buffer", "grad", "cache", "state"})
+SAVED = ("activations", "logits_loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Life:
     birth: tuple[int, int]
     death: tuple[int, int]
     nbytes: int
-    part: str  # activations | logits_loss | temporary
+    part: str  # activations | logits_loss | gathered | temporary
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Peak:
     activations: int
     logits_loss: int
     temporary: int
+    gathered: int
     at: tuple[int, int]
     module: str
     phase: str
@@ -66,6 +68,7 @@ def lives(graph: Graph, works: Sequence[Sequence[Work]]) -> dict[int, Life]:
     birth: dict[int, tuple[int, int]] = {}
     death: dict[int, tuple[int, int]] = {}
     size: dict[int, int] = {}
+    gathered: set[int] = set()
     for s, segment in enumerate(graph.segments):
         block = graph.blocks[segment.block]
         for slot, storage in enumerate(segment.storages):
@@ -73,6 +76,8 @@ def lives(graph: Graph, works: Sequence[Sequence[Work]]) -> dict[int, Life]:
             if kind in _STATIC or slot not in touches[segment.block]:
                 continue
             first, last = touches[segment.block][slot]
+            if kind == "gathered":
+                gathered.add(storage)
             if storage not in birth:
                 birth[storage] = (0, 0) if kind == "input" else (s, first)
                 size[storage] = int(block.storages[slot].nbytes)  # type: ignore[arg-type]
@@ -85,6 +90,8 @@ def lives(graph: Graph, works: Sequence[Sequence[Work]]) -> dict[int, Life]:
         part = "temporary"
         if phase == "forward" and dies in ("backward", "recompute"):
             part = "logits_loss" if born >= head else "activations"
+        if storage in gathered:
+            part = "gathered"
         found[storage] = Life(born, death[storage], size[storage], part)
     return found
 
@@ -102,7 +109,11 @@ def _touches(graph: Graph, b: int) -> dict[int, tuple[int, int]]:
 
 def peak(graph: Graph, works: Sequence[Sequence[Work]]) -> Peak:
     """The worst moment of the step, without what is there all the time."""
-    known = lives(graph, works)
+    return peak_of(graph, lives(graph, works))
+
+
+def peak_of(graph: Graph, known: Mapping[int, Life]) -> Peak:
+    """The worst moment, from the lives of the storages."""
     offsets = np.cumsum([0, *(len(graph.blocks[s.block].ops) for s in graph.segments)])
     delta = np.zeros(int(offsets[-1]) + 1)
     if known:
@@ -113,11 +124,11 @@ def peak(graph: Graph, works: Sequence[Sequence[Work]]) -> Peak:
         np.add.at(delta, gone, -size)
     alive = np.cumsum(delta[:-1])
     if alive.size == 0:
-        return Peak(0, 0, 0, 0, (0, 0), "", "")
+        return Peak(0, 0, 0, 0, 0, (0, 0), "", "")
     top = int(np.argmax(alive))
     segment = int(np.searchsorted(offsets, top, side="right")) - 1
     at = (segment, top - int(offsets[segment]))
-    parts = dict.fromkeys(("activations", "logits_loss", "temporary"), 0)
+    parts = dict.fromkeys(("activations", "logits_loss", "temporary", "gathered"), 0)
     for life in known.values():
         if life.birth <= at <= life.death:
             parts[life.part] += life.nbytes
@@ -125,7 +136,27 @@ def peak(graph: Graph, works: Sequence[Sequence[Work]]) -> Peak:
     return Peak(sum(parts.values()), **parts, at=at, module=op.module, phase=op.phase)
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Bytes made in forward that backward (or a recompute) reads: they wait while a micro-batch is under way."""
+
+    activations: int
+    logits_loss: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.activations + self.logits_loss
+
+
+def saved_bytes(graph: Graph, known: Mapping[int, Life]) -> Saved:
+    """What one micro-batch keeps between its forward and its backward."""
+    outputs = set(graph.facts.outputs)
+    kept = [life for i, life in known.items() if life.part in SAVED and i not in outputs]
+    loss = sum(life.nbytes for life in kept if life.part == "logits_loss")
+    return Saved(sum(life.nbytes for life in kept) - loss, loss)
+
+
 def saved(graph: Graph, works: Sequence[Sequence[Work]]) -> dict[int, Life]:
     """Storages made in forward that backward (or a recompute) reads: the activations in the usual sense."""
     held = set(graph.facts.outputs)
-    return {i: life for i, life in lives(graph, works).items() if life.part != "temporary" and i not in held}
+    return {i: life for i, life in lives(graph, works).items() if life.part in SAVED and i not in held}

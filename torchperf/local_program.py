@@ -1,0 +1,96 @@
+"""What one rank of a plan runs for one micro-batch, over the whole depth of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .annotate import works as annotated
+from .fuse import fuse
+from .graph.graph import Graph
+from .graph.plan import Plan
+from .graph.system import Runtime
+from .partition.context_check import check as context_check
+from .partition.context_parallel import context_parallel, local_sequence
+from .partition.expert_parallel import expert_parallel
+from .partition.plan_file import plan_of
+from .partition.stages import layers_of, split_layers
+from .partition.tensor_parallel import tensor_parallel
+from .rewrite import attention, optimizer, recompute
+from .rewrite import precision as precisions
+from .rewrite.low_precision import quantise, shared_casts
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """Everything but the plan that shapes a program."""
+
+    precision: str = "bf16-mixed"
+    optimizer: str = "adamw"
+    attention: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProgram:
+    """`graph` has local shapes and collectives; `experts` names the parameters that expert parallelism splits."""
+
+    graph: Graph
+    experts: frozenset[str] = frozenset()
+
+
+Bind = Callable[[int | None], Graph]  # a sequence length, None for the model's own -> the bound graph
+
+
+def whole(graph: Graph, how: How, runtime: Runtime) -> Graph:
+    """The program on a single device, in its precision and form of attention, before anything is repeated or fused."""
+    to = precisions.precision(how.precision)
+    program = precisions.apply(graph, to)
+    asked = runtime.attention if how.attention == "auto" and runtime.fused else how.attention
+    return attention.apply(program, attention.form(asked, runtime.fused))
+
+
+def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Runtime, arch: str = "") -> LocalProgram:
+    """The program of one rank under a resolved plan. Raises TorchperfError.
+
+    Order: sizes of the rank's tokens, precision, form of attention, tensor, expert and context parallelism,
+    low-precision products, recomputation (with its collectives), gradient accumulation, kernels.
+    """
+    graph = bind(local_sequence(seq, plan.cp, plan.cp_kind) if seq is not None and plan.cp > 1 else seq)
+    to = precisions.precision(how.precision)
+    training = runtime.training
+    program, experts = whole(graph, how, runtime), frozenset[str]()
+    if plan.cp > 1:
+        context_check(program)
+    if plan.tp > 1:
+        program = tensor_parallel(
+            program, plan.tp, sequence=plan.sequence_parallel, plan=plan_of(graph, plan.tp_plan),
+            regather=training.regather, norm_gradients=training.norm_gradients,
+        ).program  # fmt: skip
+    mesh = plan.mesh
+    if plan.ep > 1:
+        found = expert_parallel(program, plan.ep, stride=mesh.stride("cp"), imbalance=plan.moe_imbalance)
+        program, experts = found.program, found.parameters
+    if plan.cp > 1:
+        program = context_parallel(program, plan.cp, kind=plan.cp_kind, stride=mesh.stride("cp"))
+    if to.linear:
+        program = quantise(program, to, arch or None, sharded=plan.zero_stage == 3)
+    program = recompute.apply(program, plan.recompute, _stages(program, plan))
+    if to.linear:
+        shards = plan.dp_shard * plan.cp if plan.zero_stage == 3 and to.gather else 1
+        program = shared_casts(program, plan.micro_batches, shards)
+    if plan.zero_stage < 3 and graph.facts.mode == "train":
+        program = optimizer.accumulation(program, training, plan.micro_batches)
+    return LocalProgram(fuse(program, annotated(program)) if runtime.fused else program, experts)
+
+
+def _stages(graph: Graph, plan: Plan) -> tuple[tuple[str, ...], ...] | None:
+    """The layers of each pipeline rank."""
+    layers = layers_of(graph)
+    if plan.pp == 1 or not layers:
+        return None
+    found: list[list[str]] = [[] for _ in range(plan.pp)]
+    at = 0
+    for c, size in enumerate(split_layers(len(layers), plan)):
+        found[c % plan.pp] += layers[at : at + size]
+        at += size
+    return tuple(map(tuple, found))

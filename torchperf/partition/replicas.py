@@ -1,0 +1,118 @@
+"""Data parallelism once a step: gradients summed over the replicas, sharded optimizer states, gathered weights.
+
+    zero 0     all_reduce of the gradients
+    zero 1, 2  reduce_scatter of the gradients (2: of each micro-batch), all_gather of the updated weights
+    zero 3     in the program itself (fully_sharded); here only the sum between copies of the shards
+    hybrid     over a group of `dp_shard` ranks, then an all_reduce of the shards between groups
+
+Context-parallel ranks hold the same weights and other tokens: they belong to the group. Of experts, the ranks that
+share them hold different ones: their group is smaller by `ep`.
+
+Source: [rajbhandari2020] ZeRO; Megatron-LM's distributed optimizer; PyTorch DDP and FSDP (hybrid sharding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..graph.dtype import bits
+from ..graph.graph import Block, Parameter
+from ..graph.op import Op
+from ..graph.plan import Plan
+from ..graph.tensor import Storage, Value
+from .fully_sharded import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The ranks that hold the same parameters: `shard` splits the states, `replicate` copies them."""
+
+    shard: Group
+    replicate: Group
+
+    @property
+    def ranks(self) -> int:
+        return self.shard.ranks * self.replicate.ranks
+
+
+def groups(plan: Plan, experts: bool = False) -> Groups:
+    """The groups of a resolved plan, for ordinary or for expert parameters."""
+    stride, shard = plan.mesh.stride("cp"), plan.dp_shard * plan.cp
+    if not experts:
+        return Groups(Group(shard, stride), Group(plan.replicate, stride * shard))
+    inside = min(plan.ep, shard)  # ep takes the ranks of one copy of the states first
+    own, copies = shard // inside, plan.replicate // (plan.ep // inside)
+    return Groups(Group(own, stride * plan.ep), Group(copies, stride * plan.ep * own))
+
+
+@dataclass(frozen=True, slots=True)
+class GradientSync:
+    """Collectives once a step. `reduce` may overlap with the last backward, `gather` with the next forward.
+
+    numel   gradients that each rank reduces, and weights that it gathers, in elements
+    """
+
+    reduce: Block
+    gather: Block
+    numel: int
+
+
+def gradient_sync(
+    parameters: Iterable[Parameter], plan: Plan, expert_names: frozenset[str], bucket: int, weight: str
+) -> GradientSync:
+    """The collectives that join the replicas of one pipeline rank's parameters.
+
+    bucket   bytes that one collective carries at the least; 0: all of them in one
+    weight   dtype in which updated weights are gathered
+    """
+    trained = [p for p in parameters if p.trained]
+    reduce, gather = _Step(), _Step()
+    total = 0
+    for experts in (False, True):
+        numel = sum(p.numel for p in trained if (p.names[0] in expert_names) == experts)
+        total += numel
+        own = groups(plan, experts)
+        if not numel or own.ranks == 1:
+            continue
+        dtype = plan.reduce_dtype
+        part = -(-numel // own.shard.ranks)
+        if plan.zero_stage == 3:
+            reduce.add("all_reduce", part, part, dtype, own.replicate, bucket)
+        elif plan.zero_stage == 0:
+            whole = Group(own.ranks, own.shard.stride)
+            reduce.add("all_reduce", numel, numel, dtype, whole, bucket)
+        else:
+            times = plan.micro_batches if plan.zero_stage == 2 else 1
+            for _ in range(times):
+                reduce.add("reduce_scatter", numel, part, dtype, own.shard, bucket)
+            reduce.add("all_reduce", part, part, dtype, own.replicate, bucket)
+            gather.add("all_gather", part, numel, weight, own.shard, bucket)
+    return GradientSync(reduce.block(), gather.block(), total)
+
+
+class _Step:
+    """A block of collectives under construction."""
+
+    def __init__(self) -> None:
+        self.storages: list[Storage] = []
+        self.ops: list[Op] = []
+
+    def add(self, kind: str, before: int, after: int, dtype: str, group: Group, bucket: int) -> None:
+        """The collectives of one kind: `before` and `after` elements in a rank's hands, in buckets."""
+        if group.ranks == 1:
+            return
+        width = bits(dtype) // 8
+        count = max(1, max(before, after) * width // bucket) if bucket else 1
+        attrs = (("axis", "dp"), ("ranks", group.ranks), ("stride", group.stride), ("role", "gradient"))
+        if kind == "all_gather":
+            attrs = (*attrs[:3], ("role", "weight"))
+        for i in range(count):
+            sizes = [n * (i + 1) // count - n * i // count for n in (before, after)]
+            first = len(self.storages)
+            self.storages += [Storage(n * width, "grad") for n in sizes]
+            source, target = (Value(first + j, dtype, (n,), (1,)) for j, n in enumerate(sizes))
+            self.ops.append(Op(f"torchperf.{kind}", "optimizer", "", ("self",), (source,), (target,), attrs))
+
+    def block(self) -> Block:
+        return Block("", "optimizer", tuple(self.storages), tuple(self.ops))

@@ -1,0 +1,109 @@
+"""Bytes on one pipeline rank at its worst moment, and what they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .graph.dtype import bits, nbytes
+from .graph.estimate import Memory
+from .graph.graph import Parameter
+from .graph.system import Runtime
+from .partition.replicas import groups
+from .rewrite import optimizer
+from .rewrite.precision import Precision
+from .step import Step, held, state_ranks
+
+
+@dataclass(frozen=True, slots=True)
+class _States:
+    """Bytes that a rank keeps for the whole step; `rows` are bytes of a parameter, before sharding."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    rows: tuple[tuple[str, float], ...]
+
+
+def most_loaded(step: Step, to: Precision, optimizer_name: str, runtime: Runtime, usable: float) -> Memory:
+    """Memory of the rank that needs the most; of ranks alike the first, which holds the most micro-batches."""
+    seen: set[tuple[object, ...]] = set()
+    found: list[Memory] = []
+    for rank, own in enumerate(step.rank_of):
+        like = (*(id(step.costs[c]) for c in own), sum(p.numel for p in step.ranks[rank].parameters))
+        if like not in seen:
+            seen.add(like)
+            found.append(rank_memory(step, rank, to, optimizer_name, runtime, usable))
+    return max(found, key=lambda m: m.device)
+
+
+def rank_memory(step: Step, rank: int, to: Precision, optimizer_name: str, runtime: Runtime, usable: float) -> Memory:
+    """Memory of one pipeline rank. States once; activations of every micro-batch under way; what one more needs."""
+    facts, plan = step.local.graph.facts, step.plan
+    states = _states(step, rank, to, optimizer_name, runtime)
+    own = step.rank_of[rank]
+    counts = held(step, rank) if facts.mode == "train" else (1,) * len(own)
+    costs = [step.costs[c] for c in own]
+    running = max(range(len(own)), key=lambda i: costs[i].peak.nbytes - costs[i].saved.nbytes if counts[i] else -1)
+    waiting = [n - (i == running) for i, n in enumerate(counts)]
+    top = costs[running].peak
+    activations = top.activations + sum(n * c.saved.activations for n, c in zip(waiting, costs, strict=True))
+    loss = top.logits_loss + sum(n * c.saved.logits_loss for n, c in zip(waiting, costs, strict=True))
+    buffers = sum(nbytes(b.numel, b.dtype) for b in facts.buffers)
+    host = 0.0
+    kept_parameters, kept_optimizer = states.parameters, states.optimizer
+    if plan.offload != "none":
+        host, kept_optimizer = states.optimizer, 0.0
+    if plan.offload == "params+optimizer":
+        layers = max(1, sum(len(step.chunks[c].layers) for c in own))
+        near = kept_parameters * min(1.0, 2 / layers)  # the layer at work and the next
+        host, kept_parameters = host + kept_parameters, near
+    fixed = round(kept_parameters + buffers + states.gradients + kept_optimizer)
+    peak = fixed + activations + loss + top.temporary + top.gathered
+    return Memory(
+        parameters=round(kept_parameters), buffers=buffers, gradients=round(states.gradients),
+        optimizer=round(kept_optimizer), activations=activations, logits_loss=loss, temporary=top.temporary,
+        gathered=top.gathered, reserve=round(runtime.reserve.value + runtime.allocator_fraction.value * peak),
+        peak=peak, usable=int(usable), peak_at=_where(top.module, top.phase, rank, plan.pp),
+        bytes_per_parameter=states.rows, host=round(host), in_flight=sum(counts),
+    )  # fmt: skip
+
+
+def _where(module: str, phase: str, rank: int, pp: int) -> str:
+    where = f"{module or '(model)'}, {phase}" if phase else ""
+    return f"stage {rank}: {where}" if pp > 1 else where
+
+
+def _states(step: Step, rank: int, to: Precision, optimizer_name: str, runtime: Runtime) -> _States:
+    """Weights, gradients and the optimizer's states of a rank, by the stage of ZeRO."""
+    plan, train = step.plan, step.local.graph.facts.mode == "train"
+    parameters = step.ranks[rank].parameters
+    if not train:
+        total = sum(nbytes(p.numel, p.dtype) for p in parameters)
+        return _States(total, 0.0, 0.0, ((f"weights {to.compute}", bits(to.compute) / 8),))
+    wide = runtime.training.gradients == "fp32"
+    masters = runtime.training.parameters == "shard" and plan.zero_stage == 3 and to.master
+    weights = gradients = states = 0.0
+    rows: tuple[tuple[str, float], ...] = ()
+    for experts in (False, True):
+        own = [p for p in parameters if (p.names[0] in step.local.experts) == experts]
+        shard = groups(plan, experts).shard.ranks
+        kept = optimizer.state(own, optimizer_name, to)
+        own_rows = [row for row in kept.rows if not (masters and row[0].startswith("master"))]
+        spare = 4 * sum(p.numel for p in own if p.trained) if masters else 0
+        weights += sum(_weight(p, masters) for p in own) / (shard if plan.zero_stage == 3 else 1)
+        gradients += sum(_gradient(p, wide) for p in own) / (shard if plan.zero_stage >= 2 else 1)
+        states += (kept.nbytes - spare) / state_ranks(plan, experts)
+        if own:
+            what = "weights fp32" if masters else f"weights {to.compute}"
+            width = 4.0 if wide else bits(to.compute) / 8
+            grad = f"gradients {'fp32' if wide else to.compute}"
+            rows = rows or ((what, 4.0 if masters else bits(to.compute) / 8), (grad, width), *own_rows)
+    return _States(weights, gradients, states, rows)
+
+
+def _weight(p: Parameter, masters: bool) -> int:
+    return 4 * p.numel if masters and p.trained else nbytes(p.numel, p.dtype)
+
+
+def _gradient(p: Parameter, wide: bool) -> int:
+    return (4 * p.numel if wide else nbytes(p.numel, p.dtype)) if p.trained else 0
