@@ -1,0 +1,143 @@
+"""A step under a plan: what is conserved whatever the plan, and what must grow or shrink with it."""
+
+from __future__ import annotations
+
+import pytest
+
+import torchperf
+from torchperf.graph.errors import TorchperfError
+from torchperf.graph.estimate import Estimate
+
+LLAMA, MIXTRAL, GPT2 = "llama-3.1-8b", "mixtral-8x7b", "gpt2"
+PLANS = [
+    {"tp": 4, "sequence_parallel": True},
+    {"pp": 4, "global_batch": 8},
+    {"pp": 4, "virtual_stages": 2, "global_batch": 8, "tp": 2},
+    {"pp": 2, "schedule": "gpipe", "global_batch": 4},
+    {"pp": 2, "schedule": "zb-h1", "global_batch": 8},
+    {"pp": 4, "schedule": "dualpipe", "global_batch": 8},
+    {"cp": 4},
+    {"cp": 4, "cp_kind": "ulysses", "tp": 2},
+    {"dp": 8, "zero_stage": 0},
+    {"dp": 8, "zero_stage": 1},
+    {"dp": 8, "zero_stage": 2, "global_batch": 16},
+    {"dp": 8, "zero_stage": 3},
+    {"dp": 8, "dp_shard": 2, "tp": 2},
+    {"dp": 4, "zero_stage": 3, "reshard": False},
+]
+
+
+@pytest.fixture(scope="module")
+def run(captured):
+    def make(model: str = LLAMA, **how: object) -> Estimate:
+        given = {"gpu": "h100-sxm-80gb", "runtime": "megatron-core", "seq_len": 2048, "attention": "flash", **how}
+        return torchperf.estimate(captured(model), **given)
+
+    return make
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_flops_and_states_are_conserved(run, plan: dict[str, object]) -> None:
+    """Model FLOPs a token, over all devices, are those of one device; so are weights and states, sharded or copied."""
+    one, many = run(), run(**plan)
+    per_token = many.flops.model * many.num_gpus / many.tokens_per_step
+    assert per_token == pytest.approx(one.flops.model / one.tokens_per_step, rel=1e-3)
+    assert many.mfu[0].flops_per_token == one.mfu[0].flops_per_token
+    assert sum(seconds for _, seconds in many.phase_time_s) == pytest.approx(many.step_time_s)
+    m = many.memory
+    rows = m.parameters + m.buffers + m.gradients + m.optimizer + m.activations + m.logits_loss + m.temporary
+    assert m.peak == rows + m.gathered
+
+
+@pytest.mark.parametrize(
+    ("zero", "weights", "gradients", "states"), [(0, 1, 1, 1), (1, 1, 1, 8), (2, 1, 8, 8), (3, 8, 8, 8)]
+)
+def test_what_each_stage_of_zero_shares_out(run, zero: int, weights: int, gradients: int, states: int) -> None:
+    one, many = run().memory, run(dp=8, zero_stage=zero).memory
+    assert many.parameters * weights == pytest.approx(one.parameters, rel=1e-4)
+    assert many.gradients * gradients == pytest.approx(one.gradients, rel=1e-4)
+    assert many.optimizer * states == pytest.approx(one.optimizer, rel=1e-4)
+    assert (many.gathered > 0) == (zero == 3)
+
+
+def test_sharded_fp32_parameters_are_their_own_masters(run) -> None:
+    """FSDP: 4 bytes of weight, 4 of gradient, 8 of state, all sharded; no 16-bit copy."""
+    e = run(runtime="fsdp-compile", dp=8)
+    assert e.plan.zero_stage == 3
+    whole = 4 * e.parameters / 8
+    assert e.memory.parameters == pytest.approx(whole, rel=1e-6)
+    assert e.memory.gradients == pytest.approx(whole, rel=1e-6)
+    assert e.memory.optimizer == pytest.approx(2 * whole, rel=1e-6)
+    assert sum(n for _, n in e.memory.bytes_per_parameter) == 16
+
+
+def test_1f1b_holds_as_many_micro_batches_as_stages(run) -> None:
+    assert run(pp=4, global_batch=32).memory.in_flight == 4
+    assert run(pp=4, global_batch=2).memory.in_flight == 2
+    assert run(pp=4, global_batch=32, schedule="gpipe").memory.in_flight == 32
+
+
+def test_communication_is_told_by_axis(run) -> None:
+    e = run(MIXTRAL, ep=4, dp=4, cp=2, tp=2, pp=2, sequence_parallel=True, global_batch=8)
+    assert {c.axis for c in e.communication} >= {"cp", "dp", "ep", "tp"}
+    assert all(c.exposed >= 0 and c.hidden >= 0 for c in e.communication)
+
+
+def test_experts_are_shared_out_and_imbalance_costs(run) -> None:
+    plan = {"dp": 8, "zero_stage": 1}
+    dense, split = run(MIXTRAL, **plan), run(MIXTRAL, ep=8, **plan)
+    experts = 2 * 32 * 8 * 3 * 4096 * 14336
+    assert dense.memory.parameters - split.memory.parameters == experts * 7 // 8
+    assert dense.memory.optimizer == pytest.approx(split.memory.optimizer, rel=1e-4)  # both over 8 ranks in all
+    skewed = run(MIXTRAL, ep=8, moe_imbalance=1.5, **plan)
+    assert skewed.step_time_s > split.step_time_s
+    assert skewed.flops == split.flops
+    assert skewed.memory.activations > split.memory.activations
+
+
+def test_offload_moves_states_to_the_host_and_takes_time(run) -> None:
+    near = run(dp=8, zero_stage=1)
+    far, further = (run(dp=8, zero_stage=1, offload=how) for how in ("optimizer", "params+optimizer"))
+    assert far.memory.host == near.memory.optimizer
+    assert far.memory.optimizer == 0
+    assert further.memory.host == near.memory.optimizer + near.memory.parameters
+    assert further.memory.parameters * 16 == pytest.approx(near.memory.parameters, rel=1e-3)
+    assert near.step_time_s < far.step_time_s < further.step_time_s
+
+
+def test_more_micro_batches_cost_no_more_than_their_share(run) -> None:
+    one, four = run(dp=2, global_batch=2), run(dp=2, global_batch=8)
+    assert one.step_time_s < four.step_time_s < 4 * one.step_time_s
+    assert four.tokens_per_step == 4 * one.tokens_per_step
+    assert four.tokens_per_s > one.tokens_per_s
+
+
+def test_a_first_share_of_layers_is_recomputed(run) -> None:
+    none, some, every = (run(recompute=how, pp=2, global_batch=4) for how in ("none", "full:4", "full"))
+    assert 0 == none.flops.recompute < some.flops.recompute < every.flops.recompute
+    assert some.flops.recompute * 4 == pytest.approx(every.flops.recompute, rel=1e-6)
+    assert none.memory.activations > some.memory.activations > every.memory.activations
+
+
+def test_tied_weights_are_summed_between_the_ends(run) -> None:
+    """GPT-2 over two stages: an all_reduce of wte's gradient."""
+    calls = {s.name: s for s in run(GPT2, pp=2, global_batch=4, seq_len=512, runtime="eager").by_kind}
+    assert calls["collective"].nbytes >= 4 * 50257 * 768
+
+
+def test_a_whole_run(run) -> None:
+    e = run(tokens=1e12, goodput=0.5, dp=8)
+    assert e.run is not None
+    assert e.run.steps == -(-(10**12) // e.tokens_per_step)
+    assert e.run.seconds == pytest.approx(2 * e.run.steps * e.step_time_s)
+    with pytest.raises(TorchperfError, match="`--goodput 0` is no share"):
+        run(tokens=1e9, goodput=0.0)
+
+
+def test_errors_name_what_to_change(run) -> None:
+    with pytest.raises(TorchperfError, match="unknown argument `zero`"):
+        run(zero=1)
+    with pytest.raises(TorchperfError, match="a sequence of 2050"):
+        run(cp=4, seq_len=2050)
+    with pytest.raises(TorchperfError, match="no experts"):
+        run(ep=2)
