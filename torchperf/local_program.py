@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .annotate import works as annotated
 from .fuse import fuse
+from .graph.errors import TorchperfError
 from .graph.graph import Graph
 from .graph.plan import Plan
 from .graph.system import Runtime
@@ -43,22 +44,27 @@ Bind = Callable[[int | None], Graph]  # a sequence length, None for the model's 
 
 def whole(graph: Graph, how: How, runtime: Runtime) -> Graph:
     """The program on a single device, in its precision and form of attention, before anything is repeated or fused."""
-    to = precisions.precision(how.precision)
-    program = precisions.apply(graph, to)
+    return attention.apply(precisions.apply(graph, precisions.precision(how.precision)), _form(how, runtime))
+
+
+def _form(how: How, runtime: Runtime) -> str:
     asked = runtime.attention if how.attention == "auto" and runtime.fused else how.attention
-    return attention.apply(program, attention.form(asked, runtime.fused))
+    return attention.form(asked, runtime.fused)
 
 
 def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Runtime, arch: str = "") -> LocalProgram:
     """The program of one rank under a resolved plan. Raises TorchperfError.
 
-    Order: sizes of the rank's tokens, precision, form of attention, tensor, expert and context parallelism,
-    low-precision products, recomputation (with its collectives), gradient accumulation, kernels.
+    Order: sizes of the rank's tokens, precision, form of attention, tensor, expert and context parallelism, attention
+    written out where it is unfused, low-precision products, recomputation (with its collectives), gradient
+    accumulation, kernels.
     """
     graph = bind(local_sequence(seq, plan.cp, plan.cp_kind) if seq is not None and plan.cp > 1 else seq)
     to = precisions.precision(how.precision)
     training = runtime.training
-    program, experts = whole(graph, how, runtime), frozenset[str]()
+    form, experts = _form(how, runtime), frozenset[str]()
+    unfused = form == "unfused"  # written out once heads are local: kernels over merged batch and heads do not split
+    program = attention.apply(precisions.apply(graph, to), "written" if unfused else form)
     if plan.cp > 1:
         context_check(program)
     if plan.tp > 1:
@@ -72,6 +78,14 @@ def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Ru
         program, experts = found.program, found.parameters
     if plan.cp > 1:
         program = context_parallel(program, plan.cp, kind=plan.cp_kind, stride=mesh.stride("cp"))
+    if unfused:
+        if plan.cp > 1 and plan.cp_kind == "ring":
+            raise TorchperfError(
+                f"a ring of `--cp {plan.cp}` has no unfused attention",
+                facts=[("runtime", runtime.name)],
+                hint="`--attention flash`, or `--cp-kind ulysses`",
+            )
+        program = attention.apply(program, "unfused")
     if to.linear:
         program = quantise(program, to, arch or None, sharded=plan.zero_stage == 3)
     program = recompute.apply(program, plan.recompute, _stages(program, plan))

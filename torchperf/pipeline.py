@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 
 from . import hardware
@@ -10,7 +11,7 @@ from .answer import Setting, answer, unpriced_ops
 from .frontend import load
 from .fuse import fuse
 from .graph.errors import TorchperfError
-from .graph.estimate import Estimate
+from .graph.estimate import Estimate, Run
 from .graph.graph import Capture, Graph
 from .graph.plan import Plan
 from .graph.system import Accelerator, Runtime, System
@@ -27,7 +28,7 @@ def estimate(
     seq_len: int | None = None, micro_batch: int | None = None, precision: str = "bf16-mixed",
     optimizer: str = "adamw", recompute: str = "none", runtime: str = "eager", attention: str = "auto",
     strict: bool = False, refresh: bool = False, power_cap: float | None = None, system: str | None = None,
-    plan: Plan | None = None, **parallelism: object,
+    tokens: float | None = None, goodput: float = 1.0, plan: Plan | None = None, **parallelism: object,
 ) -> Estimate:  # fmt: skip
     """What one step of `model` costs on devices of `gpu`.
 
@@ -38,9 +39,25 @@ def estimate(
     mode         "train" (forward, backward, optimizer) or "forward"
     sizes        `micro_batch` samples of `seq_len` tokens; None takes the model's default
     power_cap    watts that the device may draw, where less than its TDP
+    tokens       of a whole run, for its days and GPU-hours; `goodput` is the share of the time that trains
     plan         a `Plan`; or its fields one by one: tp=8, pp=4, sequence_parallel=True, ...
     Raises TorchperfError. `strict` refuses operators without a rule.
     """
+    return estimated(
+        model, gpu=gpu, num_gpus=num_gpus, mode=mode, seq_len=seq_len, micro_batch=micro_batch, precision=precision,
+        optimizer=optimizer, recompute=recompute, runtime=runtime, attention=attention, strict=strict, refresh=refresh,
+        power_cap=power_cap, system=system, tokens=tokens, goodput=goodput, plan=plan, **parallelism,
+    )[0]  # fmt: skip
+
+
+def estimated(
+    model: str | Capture, *, gpu: str = "", num_gpus: int | None = None, mode: str = "train",
+    seq_len: int | None = None, micro_batch: int | None = None, precision: str = "bf16-mixed",
+    optimizer: str = "adamw", recompute: str = "none", runtime: str = "eager", attention: str = "auto",
+    strict: bool = False, refresh: bool = False, power_cap: float | None = None, system: str | None = None,
+    tokens: float | None = None, goodput: float = 1.0, plan: Plan | None = None, **parallelism: object,
+) -> tuple[Estimate, Step]:  # fmt: skip
+    """`estimate`, with the priced step that it tells of."""
     rewrite_optimizer.known(optimizer)
     runs_on = hardware.load_runtime(runtime)
     asked = _plan(plan, recompute, micro_batch, parallelism)
@@ -54,7 +71,15 @@ def estimate(
     if strict:
         _refuse_unpriced(step)
     setting = Setting(nodes, runs_on, resolved.num_gpus, precision, optimizer, resolved, power_cap)
-    return answer(graph, whole(graph, planner.how, runs_on), step, attention_flops(graph), setting)
+    found = answer(graph, whole(graph, planner.how, runs_on), step, attention_flops(graph), setting)
+    return replace(found, run=_run(found, tokens, goodput)) if tokens else found, step
+
+
+def _run(e: Estimate, tokens: float, goodput: float) -> Run:
+    if not 0 < goodput <= 1:
+        raise TorchperfError(f"`--goodput {goodput:g}` is no share", hint="give a number above 0, at most 1")
+    steps = math.ceil(tokens / e.tokens_per_step)
+    return Run(tokens, steps, goodput, steps * e.step_time_s / goodput)
 
 
 def planner_of(model: str | Capture, graph: Graph, mode: str, system: System, runtime: Runtime, how: How) -> Planner:

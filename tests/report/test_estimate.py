@@ -210,7 +210,7 @@ def test_json_keys_are_pinned(estimate: Estimate) -> None:
         "precision", "optimizer", "recompute", "runtime",
         "parameters", "trainable_parameters", "verdict", "margin", "margin_bytes", "memory_bytes",
         "memory_peak_at", "micro_batches_in_flight", "bytes_per_parameter", "step_time_s", "device_time_s", "host_time_s",
-        "phase_time_s", "bubble_s", "communication", "roofline_time_s", "tokens_per_step", "tokens_per_s_per_gpu", "tokens_per_s",
+        "phase_time_s", "bubble_s", "run", "communication", "roofline_time_s", "tokens_per_step", "tokens_per_s_per_gpu", "tokens_per_s",
         "samples_per_s_per_gpu", "flops", "flops_noncausal", "peak_flops_per_s", "mfu", "hfu",
         "time_by_kind", "time_by_module", "time_by_bound", "top_kernels", "unpriced", "guesses",
         "assumptions", "suggestions", "sources",

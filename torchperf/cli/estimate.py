@@ -47,6 +47,18 @@ DOES_NOT_FIT = 1
 )
 @parallelism
 @options.power_cap
+@click.option("--tokens", metavar="N", callback=options.count, help="Tokens of a whole run: tells days and GPU-hours.")
+@click.option(
+    "--goodput",
+    metavar="SHARE",
+    callback=options.share,
+    default="1",
+    show_default=True,
+    help="With --tokens: share of the time that trains; the rest goes to failures and restarts.",
+)
+@click.option(
+    "--trace", "trace_to", metavar="FILE", help="Write one step as a Chrome trace (Perfetto): a row a stage and stream."
+)
 @click.option("--strict", is_flag=True, help="An op without a rule is an error.")
 @options.refresh
 @options.json_to
@@ -58,16 +70,10 @@ DOES_NOT_FIT = 1
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown in place of the table.")
 @options.debug
-@click.pass_context
 def command(
-    ctx: click.Context,
-    model: str,
-    micro_batch: int | None,
-    json_to: str | None,
-    csv_to: str | None,
-    markdown: bool,
+    model: str, micro_batch: int | None, json_to: str | None, csv_to: str | None, markdown: bool, trace_to: str | None,
     **given: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Does MODEL fit, how long is a step, and where does the time go.
 
     MODEL is a model.py (or model.py:name), a folder with config.json, a saved graph, a bundled name
@@ -80,12 +86,19 @@ def command(
 
     Exits with 0 where it fits, 1 where it does not, 2 on an error.
     """
+    if trace_to == "-":
+        raise refuse("`--trace` needs a file")
     if [json_to, csv_to].count("-") + markdown > 1:
         raise refuse("only one of `--json -`, `--csv -` and `--markdown` can go to stdout")
     from torchperf import pipeline
 
     plan = plan_of(given, micro_batch)
-    answer = pipeline.estimate(model, plan=plan, **given)
+    answer, step = pipeline.estimated(model, plan=plan, **given)
+    if trace_to:
+        from torchperf.report.trace import trace
+        from torchperf.schedule.events import simulate
+
+        output.write_json(trace(simulate(step.pipeline)), trace_to)
     output.warn_unpriced(answer.unpriced)
     output.warn_guesses(answer.guesses)
     if json_to:
@@ -104,4 +117,4 @@ def command(
         from torchperf.report.table import estimate_table
 
         output.write(estimate_table(answer), "-")
-    ctx.exit(DOES_NOT_FIT if answer.verdict == "does not fit" else 0)
+    click.get_current_context().exit(DOES_NOT_FIT if answer.verdict == "does not fit" else 0)

@@ -105,6 +105,16 @@ class Mfu:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """A whole training run: `steps` of them for `tokens`, in `seconds` with `goodput` as the share that trains."""
+
+    tokens: float
+    steps: int
+    goodput: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Communication:
     """Seconds of a step, on average over the devices, that one axis of the plan communicates."""
 
@@ -165,6 +175,7 @@ class Estimate:
     bubble_s: float = 0.0
     communication: tuple[Communication, ...] = ()
     system: str = ""
+    run: Run | None = None
 
     @property
     def tp(self) -> int:

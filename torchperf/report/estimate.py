@@ -112,6 +112,16 @@ def time(e: Estimate) -> Section:
             )
         )
     rows.append(("samples/s per GPU", units.rate(e.samples_per_s), ""))
+    if e.run is not None:
+        hours = e.run.seconds / 3600
+        rows.append(
+            (
+                "whole run",
+                f"{hours / 24:,.1f} days",
+                f"{units.rate(hours * e.num_gpus)} GPU-hours; {units.count(e.run.steps)} steps, "
+                f"goodput {units.percent(e.run.goodput)}",
+            )
+        )
     causal = ", causal" if e.flops_noncausal != e.flops else ""
     rows.append((f"FLOPs{causal}", units.si(e.flops.model, "FLOP"), _phases(e.flops)))
     if causal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from torchperf.graph.estimate import Estimate, Flops, Memory, Mfu, Share
+from torchperf.graph.estimate import Estimate, Flops, Memory, Mfu, Run, Share
 from torchperf.graph.graph import Capture
 from torchperf.graph.inspection import Inspection, MfuReport
 from torchperf.graph.system import Accelerator, Runtime, System
@@ -43,6 +43,7 @@ def estimate_dict(e: Estimate) -> dict[str, Any]:
         "host_time_s": e.host_time_s,
         "phase_time_s": dict(e.phase_time_s),
         "bubble_s": e.bubble_s,
+        "run": None if e.run is None else _run(e.run, e.num_gpus),
         "communication": {c.axis: {"exposed_s": c.exposed, "hidden_s": c.hidden} for c in e.communication},
         "roofline_time_s": e.roofline_time_s,
         "tokens_per_step": e.tokens_per_step,
@@ -190,6 +191,14 @@ def _memory(m: Memory) -> dict[str, int]:
         "usable": m.usable,
         "host": m.host,
     }
+
+
+def _run(r: Run, num_gpus: int) -> dict[str, float]:
+    hours = r.seconds / 3600
+    return {
+        "tokens": r.tokens, "steps": r.steps, "goodput": r.goodput, "time_s": r.seconds, "days": hours / 24,
+        "gpu_hours": hours * num_gpus,
+    }  # fmt: skip
 
 
 def _flops(f: Flops) -> dict[str, int]:

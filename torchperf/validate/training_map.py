@@ -1,0 +1,151 @@
+"""training_map.toml: what the sources of the measured runs state beside their tables, each entry with its citation."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from ..graph.errors import TorchperfError
+from .training_formulas import FORMULAS
+
+FILE = Path(__file__).with_name("training_map.toml")
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+_REGEXES = ("match", "model", "gpu", "precision")
+
+
+class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A GPU as a source names it (a regular expression), and the accelerator of the database that it is.
+
+    key      sources that it is meant for; () for all
+    system   the system of the database it sits in
+    domain   GPUs that one scale-up link joins, where that is more than a node
+    """
+
+    match: Text
+    name: Text
+    system: Text
+    source: Text
+    key: tuple[str, ...] = ()
+    domain: int = 0
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model as a source names it (a regular expression), and its class and dims.
+
+    kind     transformers | gpt
+    config   of a config.json, or the fields of frontend.modules.gpt.Gpt; what it leaves out comes from the row
+    mtp      layers of multi-token prediction
+    leave    cells of the row that mean something else here
+    """
+
+    match: Text
+    kind: Text
+    config: dict[str, Any]
+    source: Text
+    mtp: int = 0
+    leave: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+
+
+class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What holds for the rows of `key` that meet every condition given; a later entry stands before an earlier one.
+
+    model, gpu, precision   regular expressions over the row's cells; note: a text in its notes; ids: rows
+    fills       cells of the row that it leaves blank, by the column's name; a cell that is not blank stands
+    plan        fields of the Plan
+    config      dims of the model
+    recomputes  the row's word for recompute -> that of a Plan
+    precisions  the row's word for precision -> ours
+    formula     what turns TFLOP/s or MFU into seconds; `peak` is the TFLOP/s that an MFU is of
+    memory      allocated | reserved | device | none: measured of something that we do not build
+    embedding_in_split  the layers are split as if embedding and head were one more layer each
+    skip        why these rows are not built
+    untimed     why their time says nothing
+    assumes     what is assumed, told with the row
+    """
+
+    key: tuple[str, ...]
+    source: Text
+    model: str = ""
+    gpu: str = ""
+    precision: str = ""
+    note: str = ""
+    ids: tuple[str, ...] = ()
+    runtime: str = ""
+    attention: str = ""
+    optimizer: str = ""
+    fills: dict[str, str | int] = {}
+    plan: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    mtp: int | None = None
+    vocab_multiple: int | None = None
+    recomputes: dict[str, str] = {}
+    precisions: dict[str, str] = {}
+    formula: str = ""
+    peak: float = 0.0
+    memory: str = ""
+    embedding_in_split: bool | None = None
+    network: str = ""
+    nics_per_node: float = 0.0
+    skip: str = ""
+    untimed: str = ""
+    assumes: tuple[str, ...] = ()
+
+
+class TrainingMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    precisions: dict[str, str]
+    gpus: tuple[Gpu, ...]
+    models: tuple[Model, ...]
+    settings: tuple[Setting, ...]
+
+
+def load_map(path: Path = FILE) -> TrainingMap:
+    """The map; raises TorchperfError that names the file and the key at fault."""
+    return _load(path, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@lru_cache(maxsize=4)
+def _load(path: Path, stamp: int) -> TrainingMap:
+    try:
+        found = msgspec.toml.decode(path.read_bytes(), type=TrainingMap)
+    except OSError as error:
+        raise TorchperfError(f"cannot read `{path}`", facts=[("reason", error.strerror or str(error))]) from None
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at ")
+        key = where.strip("`").removeprefix("$.") or "?"
+        raise TorchperfError(f"`{path.name}:{key}` {what}", hint="mend the entry") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise TorchperfError(f"`{path.name}` is no TOML", facts=[("reason", str(error))]) from None
+    faults = _faults(found)
+    if faults:
+        raise TorchperfError(f"`{path.name}` has {len(faults)} faults", facts=[("fault", fault) for fault in faults])
+    return found
+
+
+def _faults(found: TrainingMap) -> list[str]:
+    """What the types cannot say: broken regular expressions, unknown formulas, entries that say nothing."""
+    faults = []
+    for kind, entries in (("gpus", found.gpus), ("models", found.models), ("settings", found.settings)):
+        for i, entry in enumerate(entries):
+            for name in _REGEXES:
+                text = getattr(entry, name, "")
+                try:
+                    re.compile(text)
+                except re.error as error:
+                    faults.append(f"{kind}[{i}].{name}: `{text}` is no regular expression: {error}")
+    for i, setting in enumerate(found.settings):
+        if not setting.key:
+            faults.append(f"settings[{i}].key: names no source")
+        if setting.formula and setting.formula not in FORMULAS:
+            faults.append(f"settings[{i}].formula: no `{setting.formula}`, one of {', '.join(FORMULAS)}")
+        if setting.memory not in ("", "allocated", "reserved", "device", "none"):
+            faults.append(f"settings[{i}].memory: `{setting.memory}` is not allocated, reserved, device or none")
+        if setting.attention not in ("", "auto", "flash", "unfused"):
+            faults.append(f"settings[{i}].attention: `{setting.attention}` is not auto, flash or unfused")
+    return faults
