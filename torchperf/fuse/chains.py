@@ -59,7 +59,7 @@ def _may_fuse(op: Op, work: Work) -> bool:
         return False
     if work.kind == "reduction":  # over rows, not over the leading dims
         source, out = op.inputs[0], op.outputs[0]
-        return out.numel > 1 and bool(source.shape) and (not out.shape or out.shape[-1] != source.shape[-1])
+        return bool(source.shape) and bool(out.shape) and out.shape[-1] != source.shape[-1]
     return True
 
 

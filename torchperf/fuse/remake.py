@@ -19,22 +19,25 @@ from .chains import FUSED, fused, without_dead_outputs
 
 def remake(graph: Graph) -> Graph:
     """The program with forward's outputs dropped where backward makes them again."""
-    pairs = _pairs(graph)
-    if not pairs:
-        return graph
+    for forward, backward in _pairs(graph):
+        graph = _remade(graph, forward, backward)
+    return graph
+
+
+def _remade(graph: Graph, forward: int, backward: int) -> Graph:
+    """The same for one pair of blocks."""
+    there = {s.module: s for s in graph.segments if s.block == forward}
+    same = next(_same(there[s.module], s) for s in graph.segments if s.block == backward)
     blocks = list(graph.blocks)
-    extra: dict[int, list[tuple[str, int]]] = {}  # backward block -> storages to add: ("from", forward slot) or new
-    for forward, (backward, same) in pairs.items():
-        plan = _Plan(blocks[forward], blocks[backward], same, _readers(graph, forward))
-        blocks[forward], blocks[backward], extra[backward] = plan.run()
+    plan = _Plan(blocks[forward], blocks[backward], same, _readers(graph, forward, backward))
+    blocks[forward], blocks[backward], extra = plan.run()
     fresh = graph.num_storages
-    layer_forward = {s.module: s for s in graph.segments if s.block in pairs}
     segments = []
     for segment in graph.segments:
         added = []
-        for how, slot in extra.get(segment.block, ()):
+        for how, slot in extra if segment.block == backward else ():
             if how == "from":
-                added.append(layer_forward[segment.module].storages[slot])
+                added.append(there[segment.module].storages[slot])
             else:
                 added.append(fresh)
                 fresh += 1
@@ -42,43 +45,41 @@ def remake(graph: Graph) -> Graph:
     return replace(graph, blocks=tuple(blocks), segments=tuple(segments))
 
 
-def _pairs(graph: Graph) -> dict[int, tuple[int, dict[int, int]]]:
-    """Forward block -> (its layer's backward block, forward slot -> backward slot), where both are one run a layer."""
+def _same(forward: Segment, backward: Segment) -> dict[int, int]:
+    """Forward slot -> backward slot of what both use."""
+    place = {storage: slot for slot, storage in enumerate(backward.storages)}
+    return {slot: place[storage] for slot, storage in enumerate(forward.storages) if storage in place}
+
+
+def _pairs(graph: Graph) -> list[tuple[int, int]]:
+    """(block of forward or recompute, block of backward) of the same layers, alike in all, once a layer each.
+
+    A backward in which something is made again has several segments: each is a pair with what stands before it.
+    """
     runs: dict[str, dict[str, list[Segment]]] = {}
     for segment in graph.segments:
         if segment.module:
             runs.setdefault(segment.module, {}).setdefault(graph.blocks[segment.block].phase, []).append(segment)
-    found: dict[int, tuple[int, dict[int, int]] | None] = {}
-    partner: dict[int, int] = {}
+    found: dict[tuple[int, int], list[dict[int, int]]] = {}
     for phases in runs.values():
-        first = phases.get("recompute", phases.get("forward", []))
-        back = phases.get("backward", [])
-        if len(first) != 1 or len(back) != 1:
-            for segment in first:
-                found[segment.block] = None
-            continue
-        f, b = first[0], back[0]
-        place = {storage: slot for slot, storage in enumerate(b.storages)}
-        same = {slot: place[storage] for slot, storage in enumerate(f.storages) if storage in place}
-        pair = (b.block, same)
-        if found.setdefault(f.block, pair) != pair or partner.setdefault(b.block, f.block) != f.block:
-            found[f.block] = None
-    return {f: pair for f, pair in found.items() if pair is not None}
+        for first in (phases.get("forward", []), phases.get("recompute", [])):
+            for back in phases.get("backward", []) if len(first) == 1 else ():
+                found.setdefault((first[0].block, back.block), []).append(_same(first[0], back))
+    counts = graph.counts
+    return [(f, b) for (f, b), same in found.items() if counts[b] == len(same) and all(x == same[0] for x in same)]
 
 
-def _readers(graph: Graph, forward: int) -> frozenset[int]:
-    """Slots of the forward block that something other than itself and its layer's backward uses."""
-    owners: dict[int, set[str]] = {}
+def _readers(graph: Graph, forward: int, backward: int) -> frozenset[int]:
+    """Slots of the forward block that something other than itself and this backward of its layer uses."""
+    owners: dict[int, set[tuple[int, str]]] = {}
     for segment in graph.segments:
-        phase = graph.blocks[segment.block].phase
         for storage in segment.storages:
-            owner = segment.module if phase == "backward" else f"{phase} {segment.module}"
-            owners.setdefault(storage, set()).add(owner)
+            owners.setdefault(storage, set()).add((segment.block, segment.module))
     held = set(graph.facts.outputs)
     found: set[int] = set()
     for segment in graph.segments:
         if segment.block == forward:
-            own = {segment.module, f"{graph.blocks[forward].phase} {segment.module}"}
+            own = {(forward, segment.module), (backward, segment.module)}
             found.update(slot for slot, s in enumerate(segment.storages) if owners[s] - own or s in held)
     return frozenset(found)
 

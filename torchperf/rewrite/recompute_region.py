@@ -91,11 +91,11 @@ def _written(block: Block) -> set[int]:
 
 
 class Walk:
-    """The ops of one region, with storages of the program in place of slots. Views are left out."""
+    """The ops of one region, with storages of the program in place of slots; of forward without the views."""
 
     def __init__(self, graph: Graph, region: Region) -> None:
         self.region = region
-        self.forward = list(_ops(graph, region.forward))
+        self.forward = [step for step in _ops(graph, region.forward) if not is_view(step.op)]
         self.backward = list(_ops(graph, region.backward))
 
     def wanted(self) -> frozenset[int]:
@@ -141,6 +141,5 @@ def _ops(graph: Graph, segments: Sequence[int]) -> Iterator[Step]:
     for k, s in enumerate(segments):
         segment = graph.segments[s]
         for i, op in enumerate(graph.blocks[segment.block].ops):
-            if not is_view(op):
-                read = frozenset(segment.storages[v.slot] for v in op.inputs)
-                yield Step((k, i), op, read, frozenset(segment.storages[v.slot] for v in op.outputs))
+            read = frozenset(segment.storages[v.slot] for v in op.inputs)
+            yield Step((k, i), op, read, frozenset(segment.storages[v.slot] for v in op.outputs))
