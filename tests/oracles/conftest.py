@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -196,3 +199,27 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject]
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "name" in metafunc.fixturenames:
         metafunc.parametrize("name", FAMILIES)
+
+
+def _load(name: str) -> ModuleType:
+    """A helper beside this file, imported once."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def parallel() -> ModuleType:
+    """PyTorch's own parallelism and a recorder of what it sends, see parallel.py."""
+    return _load("parallel")
+
+
+@pytest.fixture(scope="session")
+def sharded() -> ModuleType:
+    """Models sharded by hand, see sharded.py."""
+    return _load("sharded")

@@ -50,6 +50,35 @@ TINY: dict[str, dict[str, Any]] = {
                     "qk_rope_head_dim": 4, "v_head_dim": 8},
 }  # fmt: skip
 
+WIDE = {"num_hidden_layers": 3, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16,
+        "vocab_size": 32000, "max_position_embeddings": 1026}  # fmt: skip
+_SEQ2SEQ = {"d_model": 1024, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 16,
+            "decoder_attention_heads": 16, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096,
+            "vocab_size": 32000}  # fmt: skip
+WITHOUT_PLAN: dict[str, dict[str, Any]] = {  # wide enough to be split as the full model is
+    "opt": {"architectures": ["OPTForCausalLM"], **WIDE, "ffn_dim": 4096, "word_embed_proj_dim": 1024},
+    "bloom": {"architectures": ["BloomForCausalLM"], "hidden_size": 1024, "n_layer": 3, "n_head": 16,
+              "vocab_size": 32000},
+    "gpt_neo": {"architectures": ["GPTNeoForCausalLM"], "hidden_size": 1024, "num_layers": 2, "num_heads": 16,
+                "vocab_size": 32000, "attention_types": [[["global", "local"], 1]]},
+    "gpt_bigcode": {"architectures": ["GPTBigCodeForCausalLM"], "n_embd": 1024, "n_layer": 3, "n_head": 16,
+                    "vocab_size": 32000},
+    "roberta": {"architectures": ["RobertaForMaskedLM"], **WIDE},
+    "electra": {"architectures": ["ElectraForMaskedLM"], **WIDE, "embedding_size": 1024},
+    "distilbert": {"architectures": ["DistilBertForMaskedLM"], "dim": 1024, "hidden_dim": 4096, "n_layers": 3,
+                   "n_heads": 16, "vocab_size": 32000},
+    "albert": {"architectures": ["AlbertForMaskedLM"], **WIDE, "embedding_size": 128},
+    "bart": {"architectures": ["BartForConditionalGeneration"], **_SEQ2SEQ},
+    "mbart": {"architectures": ["MBartForConditionalGeneration"], **_SEQ2SEQ},
+    "whisper": {"architectures": ["WhisperForConditionalGeneration"], **_SEQ2SEQ, "pad_token_id": 1,
+                "bos_token_id": 2, "eos_token_id": 2, "decoder_start_token_id": 3},
+    "xglm": {"architectures": ["XGLMForCausalLM"], "d_model": 1024, "ffn_dim": 4096, "num_layers": 3,
+             "attention_heads": 16, "vocab_size": 32000},
+    "deit": {"architectures": ["DeiTForImageClassification"], **{k: v for k, v in WIDE.items() if k[0] in "hin"}},
+    "stablelm": {"architectures": ["StableLmForCausalLM"], **WIDE},
+    "persimmon": {"architectures": ["PersimmonForCausalLM"], **WIDE},
+}  # fmt: skip
+
 
 class Attention(nn.Module):
     """One weight for Q, K and V, as nanoGPT writes it."""
@@ -118,6 +147,17 @@ def tiny(cache_folder: Path) -> Callable[..., Prepared]:
 
 
 @pytest.fixture(scope="session")
+def planless(cache_folder: Path) -> Callable[[str], Prepared]:
+    """`planless("opt")`: a family that brings no plan of its own, a few layers wide enough to be worth splitting."""
+
+    @cache
+    def make(kind: str) -> Prepared:
+        return prepare(propagate(_record({"model_type": kind, **WITHOUT_PLAN[kind]}, 256, 2)))
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def real(cache_folder: Path) -> Callable[..., Prepared]:
     """`real("llama-3.1-8b", num_hidden_layers=3)`: a bundled model with fewer layers, factored; `nanogpt` too."""
     import torchperf
@@ -166,3 +206,8 @@ def lockstep() -> ModuleType:
     sys.modules["lockstep"] = module
     spec.loader.exec_module(module)
     return module
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "without_plan" in metafunc.fixturenames:
+        metafunc.parametrize("without_plan", WITHOUT_PLAN)

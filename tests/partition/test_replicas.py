@@ -41,6 +41,8 @@ def test_groups_fill_the_mesh(tp: int, cp: int, shard: int, copies: int, ep: int
     assert dense.replicate.stride == tp * dense.shard.ranks
     assert experts.replicate.stride == tp * ep * experts.shard.ranks
     assert experts.replicate.stride * experts.replicate.ranks == tp * dense.ranks
+    apart = Plan(tp=tp, cp=cp, dp=shard * copies, dp_shard=shard, ep=ep, expert_tp=1).resolved()
+    assert groups(apart, experts=True).ranks * ep == tp * dense.ranks
 
 
 def test_zero_0_reduces_all_and_frozen_parameters_are_left_out() -> None:

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
+from ..graph.cache import CacheEntry
 from ..graph.errors import TorchperfError
 from ..graph.graph import Block, Facts, Graph, Input, Parameter, Segment
-from . import fold, regime, truncate
+from . import fold, inference, regime, truncate
 from .fit import Unfit, fit, misses, show
 from .record import DTYPES
 from .run import Recording, record
@@ -49,11 +50,12 @@ def capture(subject: Subject, mode: str, sizes: Mapping[str, int]) -> Graph:
     blocks, segments = _fold(recording.tape, cut, layers, {})
     where = tuple((name, size, size, 0) for name, size in sizes.items())
     shapes = {name: tuple(t.shape) for name, t in recording.inputs.items()}
-    return Graph(_facts(subject, mode, recording, where, shapes, reason), blocks, segments)
+    cached = _cached(recording, sizes, layers)
+    return Graph(_facts(subject, mode, recording, where, shapes, reason, cached), blocks, segments)
 
 
 def _capture_free(subject: Subject, mode: str, asked: Mapping[str, int], where: tuple[regime.Range, ...]) -> Graph:
-    points = regime.points(where)
+    points = regime.points(where, straddle=subject.constants)
     probes = regime.probes(where, asked, points)
     layers = fold.units(subject.module)
     try:
@@ -71,7 +73,7 @@ def _capture_free(subject: Subject, mode: str, asked: Mapping[str, int], where: 
             seen = {fold.signature(first, run): run for run in fold.runs(first, layers)}
             if wanted <= seen.keys():
                 others = [_other(subject, mode, first, point) for point in points[1:]]
-                fitted = fit(first, [o.tape for o in others], points, subject.breaks)
+                fitted = fit(first, [o.tape for o in others], points, (*subject.breaks, *subject.constants))
                 missed = {name: _probe(subject, mode, first, fitted, point) for name, point in probes.items()}
                 break
     if missed.get("asked"):
@@ -81,7 +83,8 @@ def _capture_free(subject: Subject, mode: str, asked: Mapping[str, int], where: 
     blocks, segments = _fold(full.tape, cut, layers, carried)
     shapes = _input_shapes(full, others, points)
     bounds = tuple((r.name, r.low, r.high, r.step) for r in where)
-    return Graph(_facts(subject, mode, full, bounds, shapes, ""), blocks, segments)
+    cached = _cached(full, points[0], layers)
+    return Graph(_facts(subject, mode, full, bounds, shapes, "", cached), blocks, segments)
 
 
 def _other(subject: Subject, mode: str, first: Tape, point: Mapping[str, int]) -> Recording:
@@ -140,7 +143,7 @@ def _input_shapes(full: Recording, others: list[Recording], points: list[dict[st
 
 def _facts(
     subject: Subject, mode: str, recording: Recording, where: tuple[tuple[str, int, int, int], ...],
-    shapes: dict[str, Any], fixed: str,
+    shapes: dict[str, Any], fixed: str, cached: tuple[CacheEntry, ...] = (),
 ) -> Facts:  # fmt: skip
     tape, module = recording.tape, subject.module
     by_name = {name: i for i, name in enumerate(tape.names) if name and tape.kinds[i] in ("param", "buffer")}
@@ -183,7 +186,13 @@ def _facts(
         unattributed=tape.unattributed,
         config=tuple(subject.config.items()),
         versions=_versions(),
+        tp_plan=tuple(subject.tp_plan.items()),
+        cache=cached,
     )
+
+
+def _cached(recording: Recording, sizes: Mapping[str, int], layers: dict[str, str]) -> tuple[CacheEntry, ...]:
+    return inference.entries(recording.cached, sizes.get("batch", 1), layers)
 
 
 def _versions() -> tuple[tuple[str, str], ...]:

@@ -115,6 +115,7 @@ def from_module(module: Any, name: str) -> Subject:
         sizes={"batch": 1},
         breaks=tuple(sorted({v for key in _CHUNKS if isinstance(v := getattr(text, key, None), int) and v > 1})),
         config={k: v for k, v in text.to_dict().items() if isinstance(v, (int, float, str, bool)) and k[0] != "_"},
+        tp_plan=_tp_plan(module, config, text),
     )
     if main == "input_ids" or (main == "input_features" and "labels" in accepted):
         subject.sizes["seq"] = min(DEFAULT_SEQ, limit) if limit else DEFAULT_SEQ
@@ -136,6 +137,13 @@ def _position_limit(module: nn.Module, text: Any) -> int | None:
             first = child.padding_idx + 1 if child.padding_idx is not None and child.num_embeddings == limit else 0
             return limit - first
     return limit if any(getattr(text, key, None) is not None for key in _ROTARY) else None
+
+
+def _tp_plan(module: Any, config: Any, text: Any) -> dict[str, str]:
+    """The plan of the config with what the class adds to it (embedding, head); empty where the config has none."""
+    if not any(getattr(part, "base_model_tp_plan", None) for part in (config, text)):
+        return {}
+    return {str(name): str(style) for name, style in (getattr(module, "_tp_plan", None) or {}).items()}
 
 
 def _ids(*shape: int) -> torch.Tensor:

@@ -20,8 +20,10 @@ class Subject:
     sizes         the free sizes and their defaults, in order, e.g. {"batch": 1, "seq": 2048}
     limits        (size, largest legal value)
     breaks        sequence lengths at which the model's program changes (scan chunks)
+    constants     sequence lengths at which a number bends but the program stays (windows of a cache)
     fixed         why the sizes are not free, or ""
     config        plain facts of a config
+    tp_plan       the tensor-parallel plan that the model brings, {module or parameter: style}
     loss          outputs -> scalar, or None to look for one
     own_code      whether forward may name a device, as a user's file does and a library's does not
     """
@@ -32,8 +34,10 @@ class Subject:
     sizes: dict[str, int]
     limits: dict[str, int] = field(default_factory=dict)
     breaks: tuple[int, ...] = ()
+    constants: tuple[int, ...] = ()
     fixed: str = ""
     config: dict[str, int | float | str | bool] = field(default_factory=dict)
+    tp_plan: dict[str, str] = field(default_factory=dict)
     assumptions: list[str] = field(default_factory=list)
     loss: Callable[[Any], torch.Tensor] | None = None
     own_code: bool = True

@@ -11,7 +11,7 @@ import msgspec
 from .dtype import bits
 from .errors import TorchperfError
 from .expr import Dim, Expr, Ratio, Scaled, parse
-from .graph import Block, Capture, Facts, Graph, Input, Segment
+from .graph import MODES, Block, Capture, Facts, Graph, Input, Segment
 from .op import PHASES, Attr, Op
 from .tensor import Storage, Value
 
@@ -129,7 +129,7 @@ def _check(graph: Graph) -> None:
     sizes = {name for name, *_ in facts.ranges}
     if {name for name, _ in facts.sizes} != sizes or not {name for name, _ in facts.limits} <= sizes:
         raise ValueError("the sizes of its facts are not those of its ranges")
-    if facts.mode not in ("train", "forward"):
+    if facts.mode not in MODES:
         raise ValueError(f"unknown mode `{facts.mode}`")
     for block in graph.blocks:
         if block.phase not in PHASES or any(op.phase not in PHASES for op in block.ops):

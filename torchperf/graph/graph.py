@@ -11,10 +11,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from .cache import CacheEntry
 from .errors import TorchperfError
 from .expr import Dim, bind_dim
 from .op import Op
 from .tensor import Storage, Value
+
+MODES = ("train", "forward", "prefill", "decode", "extend")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,13 @@ class Facts:
     unattributed  backward ops whose module could not be told
     config        plain facts of a config: max_position_embeddings, vocab_size, ... (only what was there)
     versions      ("torch", "2.13.0"), ...
+    tp_plan       (module or parameter, `*` for the layer's index; its style), as the model itself brings it; else empty
+    cache         what the model keeps of earlier tokens; empty where the mode keeps nothing
     """
 
     model: str
     model_class: str
-    mode: str  # train | forward
+    mode: str  # one of MODES
     parameters: tuple[Parameter, ...] = ()
     buffers: tuple[Parameter, ...] = ()
     inputs: tuple[Input, ...] = ()
@@ -80,6 +85,8 @@ class Facts:
     unattributed: int = 0
     config: tuple[tuple[str, int | float | str | bool], ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
+    tp_plan: tuple[tuple[str, str], ...] = ()
+    cache: tuple[CacheEntry, ...] = ()
 
     def fact(self, key: str) -> int | float | str | bool | None:
         """A fact of the model's config, or None."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from .cache import CacheEntry
 from .errors import TorchperfError
 from .expr import Dim, Expr, parse
 from .graph import Facts, Input, Parameter
@@ -26,6 +27,11 @@ _LINES = {
     "guess": (pattern(r'(".*")'), '"text"'),
     "assumption": (pattern(r'(".*")'), '"text"'),
     "version": (pattern(rf'{WORD} = (".*")'), 'NAME = "1.0"'),
+    "tp_plan": (pattern(rf'{WORD} = (".*")'), 'NAME = "colwise"'),
+    "cache": (
+        pattern(rf"{WORD}: (kv|latent|cross|state) {WORD}, (\d+) elements, (\d+) heads(?: window (\d+))? in {IDS}"),
+        "NAME: kv bf16, 2048 elements, 8 heads window 1024 in s(0..31)",
+    ),
     "config": (pattern(rf"{WORD} = (.+)"), "NAME = VALUE"),
     "input": (pattern(rf"{WORD}: {WORD}{DIMS}"), "NAME: i64[batch, seq]"),
     "parameter": _NAMED,
@@ -37,8 +43,8 @@ _WORD = pattern(WORD)
 _PAIR = pattern(rf"{WORD}={INT}")
 _MANY = {
     "size": "sizes", "range": "ranges", "limit": "limits", "guess": "guesses", "assumption": "assumptions",
-    "version": "versions", "config": "config", "input": "inputs", "parameter": "parameters",
-    "buffer": "buffers",
+    "version": "versions", "tp_plan": "tp_plan", "cache": "cache", "config": "config", "input": "inputs",
+    "parameter": "parameters", "buffer": "buffers",
 }  # fmt: skip
 MAX_OUTPUTS = 1 << 20
 
@@ -118,8 +124,12 @@ class FactsReader:
             return first, int(found[2]), int(found[3] or -1), int(found[4] or 0)
         if key in ("guess", "assumption"):
             return first
-        if key == "version":
+        if key in ("version", "tp_plan"):
             return first, meant(found[2])
+        if key == "cache":
+            layers = unlisted(found[7], MAX_OUTPUTS)
+            numbers = (int(found[5]), int(found[4]), int(found[6] or 0))
+            return CacheEntry(first, layers, found[2], *numbers, dtype(found[3]))
         if key == "config":
             return first, self._scalar(found[2])
         return Input(first, self.shape(found[3]), dtype(found[2]))

@@ -59,6 +59,14 @@ def _facts(facts: Facts) -> Iterator[str]:
         yield f"assumption {json.dumps(text)}"
     for name, version in facts.versions:
         yield f"version {word(name)} = {json.dumps(version)}"
+    for name, style in facts.tp_plan:
+        yield f"tp_plan {word(name)} = {json.dumps(style)}"
+    for entry in facts.cache:
+        bound = f" window {entry.window}" if entry.window else ""
+        yield (
+            f"cache {word(entry.module)}: {entry.kind} {word(entry.dtype)}, {entry.elements} elements, "
+            f"{entry.heads} heads{bound} in {listed(entry.layers)}"
+        )
     for name, value in facts.config:
         yield f"config {word(name)} = {_attr(value)}"
     for given in facts.inputs:

@@ -256,14 +256,29 @@ class _Propagation:
             for leaf in {id(f): f for d in dims for f in leaves(d)}.values():
                 uses[id(leaf)] += 1
                 every[id(leaf)] = leaf
+        multiplied = self._multiplied()
         for dim, name in sorted(self.hints, key=lambda hint: hint[1] == "positions"):  # a vocabulary's name goes first
             flat = flatten(dim)
-            if len(flat) == 1:
-                flat[0].name = flat[0].name or name
+            if len(flat) == 1 and not flat[0].name:
+                tied = name == "positions" and id(flat[0]) in multiplied  # a head: the model made ids of its labels
+                flat[0].name = "vocab" if tied else name
         if uses:
             hub, count = uses.most_common(1)[0]
             if count > 2:
                 every[hub].name = every[hub].name or "hidden"
+
+    def _multiplied(self) -> set[int]:
+        """Ids of the leaves in parameters that a product reads."""
+        return {
+            id(leaf)
+            for block, records in zip(self.graph.blocks, self.out.blocks, strict=True)
+            for facts in records
+            if facts.kind == "matmul"
+            for value, dims in zip(facts.op.inputs, facts.inputs, strict=True)
+            if block.storages[value.slot].kind == "param"
+            for dim in dims
+            for leaf in leaves(dim)
+        }
 
 
 def iterate(factors: Factors) -> Iterator[tuple[int, int, OpFactors]]:

@@ -23,12 +23,16 @@ BYTES_PER_S = 2e12
 SENT_PER_S = 3e11
 S_PER_COLLECTIVE = 1e-6
 MAX_HUBS = 3
+SHUTS_OUT = "shuts out more"
 BYTES_PER_PARAMETER = 28  # weight, gradient, two moments and a master copy, read and written once a step
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of one leaf: taken | skipped (dearer) | illegal (conflict) | indivisible. saved: seconds, nominal."""
+    """What became of one leaf: saved is in seconds, nominal.
+
+    taken | skipped (dearer) | shut out (by what was taken) | illegal (a conflict by itself) | indivisible
+    """
 
     candidate: Candidate
     verdict: str
@@ -84,7 +88,7 @@ def illegal(placement: Placement) -> str:
 
 def infer(
     prepared: Prepared, ranks: int, *, axis: str = "tp", sequence: bool = False, strict: bool = True,
-    experts: bool = False,
+    experts: bool = False, regather: bool = True, norm_gradients: bool = True,
 ) -> Inferred:  # fmt: skip
     """The plan for one mesh axis of `ranks`.
 
@@ -92,6 +96,7 @@ def infer(
     experts   whole experts may be split over this axis; else they belong to an axis of their own
     strict    raise TorchperfError (parameter, dim, nearest legal degrees) where a leaf that should be split cannot be;
               otherwise it stays whole, and its verdict says so. Embedding tables stay whole either way.
+    regather, norm_gradients  see `Split`: what the runtime does in backward; the plan is the same
     """
     every = [
         c for c in candidates(prepared.factors) if c.leaf.name != "positions" and (experts or c.leaf.name != "experts")
@@ -99,12 +104,12 @@ def infer(
     found = _search(prepared, every, (ranks,), axis, {})
     if any(c.leaf.size % ranks for c in found.taken):
         found = _repair(prepared, every, found, ranks, axis, strict)
-    if sequence:
-        found.split.sequence = sequence_leaves(prepared.factors)
-        for leaf in found.split.sequence:
+    if sequence or not norm_gradients:
+        along = sequence_leaves(prepared.factors) if sequence else ()
+        for leaf in along:
             if leaf.size % ranks:
                 raise indivisible_sequence(leaf, ranks)
-        found.split.memo.clear()
+        found.split = Split(axis, found.split.sizes, found.split.chosen, along, regather, norm_gradients)
         found.placement = place(prepared, found.split)
         found.cost = cost(found.placement)
     return found
@@ -113,7 +118,10 @@ def infer(
 def _repair(
     prepared: Prepared, every: list[Candidate], wish: Inferred, ranks: int, axis: str, strict: bool
 ) -> Inferred:
-    """The wish holds leaves that the ranks do not divide: give them a partner, or leave them whole."""
+    """The wish holds leaves that the ranks do not divide: give them a partner, or leave them whole.
+
+    The rest of the wish stands: a vocabulary of 50257 is no reason to split `hidden` in place of heads and ffn.
+    """
     pairs: dict[int, tuple[Candidate, Candidate]] = {}
     sizes: tuple[int, ...] = (ranks,)
     refused: list[Candidate] = []
@@ -132,15 +140,20 @@ def _repair(
             if not _is_table(prepared, candidate):
                 raise indivisible(prepared.factors, candidate, ranks)
     partners = {id(inner.leaf) for _, inner in pairs.values()}
-    legal = [c for c in every if (c.leaf.size % ranks == 0 and id(c.leaf) not in partners) or id(c.leaf) in pairs]
+    banned = {id(v.candidate.leaf) for v in wish.verdicts if v.reason == SHUTS_OUT or v.verdict == "shut out"}
+    banned -= partners
+    legal = [
+        c for c in every if (c.leaf.size % ranks == 0 and id(c.leaf) not in banned | partners) or id(c.leaf) in pairs
+    ]
     out = _search(prepared, legal, sizes, axis, {key: inner for key, (_, inner) in pairs.items()})
     taken = {id(c.leaf) for c in out.taken}
     for key, (candidate, _) in pairs.items() if strict else ():
         if key not in taken:
             raise indivisible(prepared.factors, candidate, ranks)
     seen = {id(v.candidate.leaf) for v in out.verdicts}
+    out.verdicts += [v for v in wish.verdicts if id(v.candidate.leaf) in banned - seen]
     for candidate in every:
-        if id(candidate.leaf) not in seen and id(candidate.leaf) not in partners:
+        if id(candidate.leaf) not in seen | partners | banned:
             out.verdicts.append(
                 Verdict(candidate, "indivisible", 0.0, f"{ranks} does not divide {candidate.leaf.size}")
             )
@@ -163,59 +176,76 @@ def _search(
     prepared: Prepared, every: list[Candidate], sizes: tuple[int, ...], axis: str, inner: dict[int, Candidate]
 ) -> Inferred:
     """Greedy union of single leaves, with and without the hub."""
-    whole = Split(axis, sizes)
-    base = Inferred(whole, place(prepared, whole), 0.0)
-    alone: list[tuple[float, Candidate, Placement]] = []
-    for candidate in every:
-        tried = place(prepared, _with(whole, [candidate], inner))
-        alone.append((cost(tried), candidate, tried))
-    alone.sort(key=lambda item: item[0])
+    trials = _Trials(prepared, Split(axis, sizes), inner)
+    alone = sorted(((trials.of([candidate]), candidate) for candidate in every), key=lambda item: item[0].cost)
     banned: list[Candidate] = []
-    runs = [_greedy(prepared, base, alone, banned, inner)]
+    runs = [_greedy(trials, alone, banned)]
+    own = {id(candidate): tried.cost for tried, candidate in alone}
     for hub in sorted(every, key=lambda c: -len(c.uses))[:MAX_HUBS]:  # an encoder and its decoder have a hub each
-        if any(c is hub for c in runs[-1].taken):
+        out = [own[id(v.candidate)] for v in runs[-1].verdicts if v.verdict == "shut out"]
+        if any(c is hub for c in runs[-1].taken) and out and (len(out) > 1 or out[0] < own[id(hub)]):
             banned.append(hub)
-            runs.append(_greedy(prepared, base, alone, banned, inner))
+            runs.append(_greedy(trials, alone, banned))
     return min(runs, key=lambda run: run.cost)
 
 
-def _with(split: Split, taken: list[Candidate], inner: dict[int, Candidate]) -> Split:
-    out = Split(split.axis, split.sizes)
-    for candidate in taken:
-        pair = inner.get(id(candidate.leaf))
-        out.chosen[id(candidate.leaf)] = (candidate.leaf, out.full if pair is None else 1)
-        if pair is not None:
-            out.chosen[id(pair.leaf)] = (pair.leaf, 2)
-    return out
+class _Trials:
+    """Plans tried over one axis, each placed once."""
+
+    def __init__(self, prepared: Prepared, whole: Split, inner: dict[int, Candidate]) -> None:
+        self.prepared, self.whole, self.inner = prepared, whole, inner
+        self.known: dict[frozenset[int], Inferred] = {}
+
+    def of(self, taken: list[Candidate]) -> Inferred:
+        """The plan of these leaves, placed and weighed."""
+        key = frozenset(id(c.leaf) for c in taken)
+        if key not in self.known:
+            split = self._split(taken)
+            placement = place(self.prepared, split)
+            self.known[key] = Inferred(split, placement, cost(placement))
+        return self.known[key]
+
+    def beside(self, taken: list[Candidate], candidate: Candidate) -> str:
+        """Why the candidate cannot join, where that shows without placing it: a value holds two leaves of one bit."""
+        held = self._split(taken).chosen
+        for key, (leaf, mask) in self._split([candidate]).chosen.items():
+            for other in self.prepared.together.get(key, set()) & held.keys():
+                if other != key and held[other][1] & mask:
+                    return f"`{leaf}` and `{held[other][0]}` would split one value twice over the axis"
+        return ""
+
+    def _split(self, taken: list[Candidate]) -> Split:
+        out = Split(self.whole.axis, self.whole.sizes)
+        for candidate in taken:
+            pair = self.inner.get(id(candidate.leaf))
+            out.chosen[id(candidate.leaf)] = (candidate.leaf, out.full if pair is None else 1)
+            if pair is not None:
+                out.chosen[id(pair.leaf)] = (pair.leaf, 2)
+        return out
 
 
-def _greedy(
-    prepared: Prepared, base: Inferred, alone: list[tuple[float, Candidate, Placement]], banned: list[Candidate],
-    inner: dict[int, Candidate],
-) -> Inferred:  # fmt: skip
-    best = base
+def _greedy(trials: _Trials, alone: list[tuple[Inferred, Candidate]], banned: list[Candidate]) -> Inferred:
+    best = trials.of([])
     taken: list[Candidate] = []
     verdicts: list[Verdict] = []
-    for own, candidate, tried in alone:
-        wrong = illegal(tried)
+    for own, candidate in alone:
+        wrong = illegal(own.placement)
         if wrong:
             verdicts.append(Verdict(candidate, "illegal", 0.0, wrong))
             continue
-        if own >= 0 or any(candidate is hub for hub in banned):
-            verdicts.append(
-                Verdict(candidate, "skipped", -own, "costs more than it saves" if own >= 0 else "shuts out more")
-            )
+        if own.cost >= 0 or any(candidate is hub for hub in banned):
+            reason = "costs more than it saves" if own.cost >= 0 else SHUTS_OUT
+            verdicts.append(Verdict(candidate, "skipped", -own.cost, reason))
             continue
-        split = _with(base.split, [*taken, candidate], inner)
-        placement = place(prepared, split) if taken else tried
-        now = cost(placement)
-        wrong = illegal(placement)
+        wrong = trials.beside(taken, candidate)
+        tried = best if wrong else trials.of([*taken, candidate])
+        wrong = wrong or illegal(tried.placement)
         if wrong:
-            verdicts.append(Verdict(candidate, "illegal", 0.0, wrong))
-        elif now < best.cost:
-            verdicts.append(Verdict(candidate, "taken", best.cost - now))
+            verdicts.append(Verdict(candidate, "shut out", 0.0, wrong))
+        elif tried.cost < best.cost:
+            verdicts.append(Verdict(candidate, "taken", best.cost - tried.cost))
             taken.append(candidate)
-            best = Inferred(split, placement, now)
+            best = tried
         else:
-            verdicts.append(Verdict(candidate, "skipped", best.cost - now, "costs more than it saves"))
+            verdicts.append(Verdict(candidate, "shut out", best.cost - tried.cost, "costs more than it saves"))
     return Inferred(best.split, best.placement, best.cost, verdicts)

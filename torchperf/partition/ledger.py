@@ -9,7 +9,7 @@ from .algebra import Dims
 from .collective import Collective
 from .masks import Split
 from .prepare import Prepared
-from .state import BlockPlaced, Crossing, State
+from .state import WHOLE, BlockPlaced, Crossing, State
 from .step import OpFactors
 
 
@@ -26,23 +26,25 @@ class Ledger:
         flops, moved = self.prepared.flops[self.b][i], self.prepared.moved[self.b][i]
         if not flops and not moved:
             return
+        held = [self.split.held(dims)[0] & ~whole for dims in (*facts.inputs, *facts.outputs)]
         mask = 0
-        for dims in (*facts.inputs, *facts.outputs):
-            mask |= self.split.held(dims)[0]
+        for own in held:
+            mask |= own
         for contracted in facts.contracted:
             mask |= self.split.mask_of(contracted)
         mask &= ~whole
         states = (*inputs, *outputs)
-        for state in states:
-            mask |= state.ragged | (self.split.full if state.sequence else 0)
+        for k, state in enumerate(states):
+            if state is not WHOLE:
+                held[k] |= state.ragged | (self.split.full if state.sequence else 0)
+                mask |= held[k]
+        if not mask:
+            return
         self.out.flops += flops * (1 - 1 / self.split.degree(mask))
         if moved:
             local = 0.0
-            for value, dims, state in zip(
-                (*facts.op.inputs, *facts.op.outputs), (*facts.inputs, *facts.outputs), states, strict=True
-            ):
-                own = self.split.held(dims)[0] & ~whole | state.ragged | (self.split.full if state.sequence else 0)
-                local += value.nbytes / self.split.degree(own)
+            for nbytes, own in zip(self.prepared.nbytes[self.b][i], held, strict=True):
+                local += nbytes / self.split.degree(own)
             self.out.moved += moved - local
 
     def _conflict(self, facts: OpFactors, text: str) -> None:

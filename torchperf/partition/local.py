@@ -28,16 +28,19 @@ def local_program(placement: Placement) -> Graph:
     `bound` stays: the sizes are those of the whole program.
     """
     graph = placement.prepared.factors.graph
-    blocks, added = [], []
-    for b in range(len(graph.blocks)):
-        walk = _LocalBlock(placement, b)
-        blocks.append(walk.run())
-        added.append(len(walk.storages) - len(graph.blocks[b].storages))
+    walks = [_LocalBlock(placement, b) for b in range(len(graph.blocks))]
+    blocks = [walk.run() for walk in walks]
     fresh = graph.num_storages
+    whole: dict[int, int] = {}  # storage of the program -> the storage that holds it gathered
     segments = []
     for segment in graph.segments:
-        new = tuple(range(fresh, fresh + added[segment.block]))
+        walk, old = walks[segment.block], len(segment.storages)
+        new = list(range(fresh, fresh + len(walk.storages) - old))
         fresh += len(new)
+        for slot, at in walk.kept.items():
+            new[at - old] = whole[segment.storages[slot]]
+        for slot, at in walk.gathers.items():
+            whole[segment.storages[slot]] = new[at - old]
         segments.append(Segment(segment.block, segment.module, (*segment.storages, *new)))
     facts = replace(graph.facts, parameters=_parameters(placement))
     return replace(graph, blocks=tuple(blocks), segments=tuple(segments), facts=facts)
@@ -47,20 +50,29 @@ def _parameters(placement: Placement) -> tuple[Parameter, ...]:
     """The parameters with the shapes that one rank holds."""
     factors = placement.prepared.factors
     graph = factors.graph
-    name: dict[int, str | None] = {}
-    for segment in graph.segments:
-        for slot, storage in zip(segment.storages, graph.blocks[segment.block].storages, strict=True):
-            if storage.kind == "param":
-                name[slot] = storage.name
+    names = starred(graph)
     found = []
     known: dict[str, tuple[int, ...]] = {}  # every layer's are alike
     for parameter in graph.facts.parameters:
-        own = name.get(parameter.storage) or ""
+        own = names.get(parameter.storage, "")
         if own in factors.parameters and own not in known:
             known[own] = tuple(placement.split.local(dim) for dim in factors.parameters[own])
         shape = known.get(own, parameter.shape)
-        found.append(parameter if shape == parameter.shape else replace(parameter, shape=shape))
+        if shape != parameter.shape:  # not `replace`: a thousand of these are a tenth of the whole partition
+            parameter = Parameter(
+                parameter.names, shape, parameter.dtype, parameter.trainable, parameter.storage, parameter.gradient
+            )
+        found.append(parameter)
     return tuple(found)
+
+
+def starred(graph: Graph) -> dict[int, str]:
+    """Storage of each parameter -> its name in a block, with `*` for the layer."""
+    slots = [
+        [(slot, storage.name or "") for slot, storage in enumerate(block.storages) if storage.kind == "param"]
+        for block in graph.blocks
+    ]
+    return {segment.storages[slot]: name for segment in graph.segments for slot, name in slots[segment.block]}
 
 
 class _LocalBlock:
@@ -77,6 +89,10 @@ class _LocalBlock:
         self.flat: dict[int, Dim | None] = {}
         self.states: dict[int, State] = {slot: state for slot, (state, _) in self.placed.entry.items()}
 
+        self.plain: set[int] = set()  # slots whose memory is laid out as in the whole program
+        self.kept: dict[int, int] = {}  # slot -> the slot that holds the whole of it, gathered in forward
+        self.gathers: dict[int, int] = {}  # the same, of what this block gathers for backward
+
     def run(self) -> Block:
         by_op: dict[int, list[Collective]] = {}
         for c in self.placed.collectives:
@@ -85,6 +101,8 @@ class _LocalBlock:
         scattered = {c.slot for c in self.placed.collectives if c.kind == "reduce_scatter"}
         sums = {slot: self._storage(slot, WHOLE) for slot in scattered}
         gathered: dict[int, int] = {}
+        for slot in sorted(self.placed.kept):
+            gathered[slot] = self.kept[slot] = self._storage(slot, WHOLE)
         ops: list[Op] = []
         waiting = dict(sums)  # until the reduce-scatter, the slot is its sum
         for i in range(len(self.block.ops) + 1):
@@ -101,13 +119,20 @@ class _LocalBlock:
 
     def _roots(self) -> None:
         """The largest value of each slot: its factors in memory order give strides and bytes."""
-        for facts in self.records:
-            for value, dims in zip((*facts.op.inputs, *facts.op.outputs), (*facts.inputs, *facts.outputs), strict=True):
-                known = self.root.get(value.slot)
-                if known is None or value.nbytes > known[0].nbytes:
+        largest: dict[int, int] = {}
+        for facts, sizes in zip(self.records, self.placement.prepared.nbytes[self.b], strict=True):
+            op = facts.op
+            for value, dims, nbytes in zip(
+                (*op.inputs, *op.outputs), (*facts.inputs, *facts.outputs), sizes, strict=True
+            ):
+                if nbytes > largest.get(value.slot, -1):
+                    largest[value.slot] = nbytes
                     self.root[value.slot] = (value, dims)
+        known = self.placement.prepared.leaves
         for slot, (value, dims) in self.root.items():
             self.flat[slot] = flat_factors(value, dims)
+            if self.flat[slot] is None or known[id(dims)].isdisjoint(self.placement.split.chosen):
+                self.plain.add(slot)
 
     def _nbytes(self, slot: int, state: State) -> int:
         value, dims = self.root[slot]
@@ -142,6 +167,8 @@ class _LocalBlock:
             reshaped[c.slot] = target
         else:
             gathered[c.slot] = target.slot
+            if not self.placement.split.regather and self.block.phase == "forward":
+                self.gathers[c.slot] = target.slot
         return self._emit(c, Value(c.slot, c.dtype, c.part, _dense(c.part)), target, attrs)
 
     def _settle(self, slot: int, mask: int) -> None:
@@ -154,9 +181,16 @@ class _LocalBlock:
 
     def _op(self, i: int, waiting: dict[int, int], gathered: dict[int, int], reshaped: dict[int, Value]) -> Op:
         op, facts, placed = self.block.ops[i], self.records[i], self.placed.ops[i]
+        met = self.placement.prepared.met[self.b][i]
+        if placed is None and met <= self.plain and met.isdisjoint(waiting):
+            for value in op.outputs if not self.placement.prepared.views[self.b][i] else ():
+                self.states[value.slot] = WHOLE
+                gathered.pop(value.slot, None)
+            return op
         if placed is None:
             placed = OpPlaced((WHOLE,) * len(op.inputs), (WHOLE,) * len(op.outputs))
         view = self.placement.prepared.views[self.b][i]
+        along = any(s.sequence for s in placed.inputs) and not any(s.partial for s in placed.inputs)
         inputs = []
         for value, dims, state in zip(op.inputs, facts.inputs, placed.inputs, strict=True):
             held = self.states.get(value.slot, WHOLE)
@@ -169,6 +203,10 @@ class _LocalBlock:
                 local = replace(local, slot=gathered[value.slot])
             elif value.slot in waiting:
                 local = replace(local, slot=waiting[value.slot])
+            elif along and not state and not view and self.placement.split.times_sequence(dims) == 1:
+                local = replace(
+                    local, shape=self.values.shape(dims, State(0, True))
+                )  # its slice of what it holds whole
             inputs.append(local)
         outputs = []
         for value, dims, state in zip(op.outputs, facts.outputs, placed.outputs, strict=True):

@@ -65,7 +65,8 @@ class LocalValues:
         reach, local = 1, 1
         for factor in reversed(flatten(flat)):
             reach *= factor.size
-            local *= self.split.local([factor], whole, state.sequence)
+            plain = factor.kind == "leaf" and id(factor) not in self.split.chosen and not state.sequence
+            local *= factor.size if plain else self.split.local([factor], whole, state.sequence)
             found[reach] = local
         return found
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from .algebra import Dim, Dims, Factor, flatten, leaves
 
 Held = tuple[int, bool]  # (mask of the bits that split a value, whether it is split twice over one of them)
+WHOLLY: Held = (0, False)
 
 
 @dataclass(slots=True)
@@ -22,13 +23,20 @@ class Split:
     sizes      of the sub-axes, bit 0 first; most plans have one
     chosen     id of a leaf -> (leaf, mask)
     sequence   the leaves that split what lies between the split regions (sequence parallel); none without it
+    regather   backward gathers again what forward gathered, for dW; else the gathered value is kept (the runtime's way)
+    norm_gradients  gradients of parameters that every rank holds are summed here; else they stay Partial
+    known      id of dims, or of a dim -> ids of its leaves, where that was worked out before
     """
 
     axis: str
     sizes: tuple[int, ...]
     chosen: dict[int, tuple[Factor, int]] = field(default_factory=dict)
     sequence: tuple[Factor, ...] = ()
-    memo: dict[int, Held] = field(default_factory=dict)
+    regather: bool = True
+    norm_gradients: bool = True
+    known: dict[int, frozenset[int]] = field(default_factory=dict, repr=False)
+    memo: dict[int, Held] = field(default_factory=dict, repr=False)
+    lengths: dict[tuple[int, int, bool], int] = field(default_factory=dict, repr=False)
 
     @property
     def full(self) -> int:
@@ -38,6 +46,13 @@ class Split:
     @property
     def ranks(self) -> int:
         return math.prod(self.sizes)
+
+    @property
+    def masks(self) -> tuple[tuple[int, int], ...]:
+        """(id of a leaf, its mask) of those that are split over some bits only."""
+        if len(self.sizes) == 1:
+            return ()
+        return tuple(sorted((key, mask) for key, (_, mask) in self.chosen.items()))
 
     def degree(self, mask: int) -> int:
         """Over how many ranks a mask splits."""
@@ -51,6 +66,10 @@ class Split:
         """How a value with these dims is split."""
         known = self.memo.get(id(dims))
         if known is None:
+            inside = self.known.get(id(dims))
+            if inside is not None and inside.isdisjoint(self.chosen):
+                self.memo[id(dims)] = WHOLLY
+                return WHOLLY
             mask, twice = 0, False
             for dim in dims:
                 own, double = self.of(dim)
@@ -61,6 +80,9 @@ class Split:
 
     def of(self, dim: Dim) -> Held:
         """How one dim is split. A sum is split where any segment is: the others stay whole on every rank."""
+        inside = self.known.get(id(dim))
+        if inside is not None and inside.isdisjoint(self.chosen):
+            return WHOLLY
         mask, twice = 0, False
         for factor in flatten(dim):
             own = 0
@@ -77,6 +99,9 @@ class Split:
 
     def mixed(self, dim: Dim) -> bool:
         """Whether a sum in the dim is split in some segments and whole in others."""
+        inside = self.known.get(id(dim))
+        if inside is not None and inside.isdisjoint(self.chosen):
+            return False
         for factor in flatten(dim):
             if factor.kind == "sum":
                 masks = {self.of(segment)[0] for segment in factor.parts}
@@ -93,6 +118,10 @@ class Split:
 
     def local(self, dim: Dim, whole: int = 0, sequence: bool = False) -> int:
         """The length of a dim on one rank; bits in `whole` do not split; `sequence`: the sequence leaf does."""
+        key = (id(dim), whole, sequence)
+        found = self.lengths.get(key)
+        if found is not None:
+            return found
         length = 1
         for factor in flatten(dim):
             if factor.kind == "sum":
@@ -104,6 +133,8 @@ class Split:
                 elif sequence and self.is_sequence(factor):
                     size //= self.ranks
                 length *= size
+        if id(dim) in self.known:  # a list that the program holds: its id is nobody else's
+            self.lengths[key] = length
         return length
 
     def times_sequence(self, dims: Dims) -> int:

@@ -19,6 +19,7 @@ class Outlook:
 
     def __init__(self, prepared: Prepared, split: Split, settled: set[int]) -> None:
         self.prepared, self.split, self.settled = prepared, split, settled
+        self.known: dict[tuple[int, int, int, int], bool] = {}  # (block, op, slot, bits) -> whether it passes
 
     def nbytes(self, written: Written) -> float:
         """Bytes of a storage's value on one rank."""
@@ -32,10 +33,10 @@ class Outlook:
         end = len(self.prepared.factors.graph.blocks[b].ops)
         return self.ahead(b, slot, end, written, bits) < self.nbytes(written)
 
-    def ahead(self, b: int, slot: int, i: int, written: Written, bits: int, depth: int = 0) -> float:
+    def ahead(self, b: int, slot: int, i: int, written: Written, bits: int, depth: int = 0, own: float = 0.0) -> float:
         """Bytes to be summed if the sum waits beyond every reader from op `i` on; its own where a reader needs it."""
         prepared = self.prepared
-        own = self.nbytes(written)
+        own = own or self.nbytes(written)
         readers = [(b, j) for j in prepared.readers.get((b, slot), ()) if j >= i]
         if slot in prepared.escapes[b]:
             cls = prepared.factors.classes.of[b][slot]
@@ -50,12 +51,15 @@ class Outlook:
         total = 0.0
         slots = dict(prepared.members[prepared.factors.classes.of[b][slot]])
         for o, j in readers:
-            facts = prepared.factors.blocks[o][j]
-            if not self._passes(facts, slot if o == b else slots[o], bits):
+            facts, read = prepared.factors.blocks[o][j], slot if o == b else slots[o]
+            passes = self.known.get((o, j, read, bits))
+            if passes is None:
+                passes = self.known[o, j, read, bits] = self._passes(facts, read, bits)
+            if not passes:
                 return own
             result = (facts.op.outputs[0], facts.outputs[0])
-            later = self.ahead(o, result[0].slot, j + 1, result, bits, depth + 1)
-            total += min(self.nbytes(result), later)
+            now = prepared.nbytes[o][j][len(facts.op.inputs)] / self.split.degree(self.split.held(result[1])[0])
+            total += min(now, self.ahead(o, result[0].slot, j + 1, result, bits, depth + 1, now))
         return total
 
     def _passes(self, facts: OpFactors, slot: int, bits: int) -> bool:

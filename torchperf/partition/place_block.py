@@ -6,6 +6,7 @@ Under sequence parallelism it is done by a reduce-scatter onto the sequence, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..graph.tensor import Value
@@ -15,7 +16,7 @@ from .masks import Split
 from .partial import Outlook
 from .prepare import Prepared
 from .sequence import holds, joins_more, needs_whole
-from .state import WHOLE, BlockPlaced, Crossing, OpPlaced, State, Written
+from .state import WHOLE, BlockPlaced, Crossing, OpPlaced, State, Step, Written
 from .step import ADDITIVE, LINEAR, NONLINEAR, PRODUCT, OpFactors
 
 
@@ -30,10 +31,11 @@ class BlockWalk(Ledger):
         b: int,
         entry: dict[int, Crossing],
         rows: set[int],
+        gathers: set[int],
         early: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(prepared, split, b, entry)
-        self.outlook, self.rows = outlook, rows
+        self.outlook, self.rows, self.kept = outlook, rows, gathers
         self.states = {slot: state for slot, (state, _) in entry.items()}
         self.written: dict[int, Written] = {
             slot: (replace(value, slot=slot), dims) for slot, (_, (value, dims)) in entry.items()
@@ -46,27 +48,55 @@ class BlockWalk(Ledger):
 
     def run(self, chosen: frozenset[int]) -> BlockPlaced:
         """Everything that the split asks of this block; `chosen` are the ids of its leaves."""
-        touched = self.prepared.touched[self.b]
+        touched, met = self.prepared.touched[self.b], self.prepared.met[self.b]
+        split = (self.split.axis, self.split.sizes, self.split.masks, self.b)
         for i, facts in enumerate(self.prepared.factors.blocks[self.b]):
-            if touched[i].isdisjoint(chosen) and not any(
-                v.slot in self.states for v in (*facts.op.inputs, *facts.op.outputs)
-            ):
+            if not met[i].isdisjoint(self.states):
+                self.out.ops.append(self._op(i, facts))
+            elif touched[i].isdisjoint(chosen):
                 self.out.ops.append(None)
-                continue
-            self.out.ops.append(self._op(i, facts))
+            elif self.split.sequence:
+                self.out.ops.append(self._op(i, facts))
+            else:
+                self.out.ops.append(self._again(i, facts, (split, i, touched[i] & chosen)))
         end = len(self.block.ops)
         escapes = self.prepared.escapes[self.b]
         for slot, state in list(self.states.items()):
+            if not self.split.norm_gradients and self.block.storages[slot].kind == "grad":
+                continue  # the runtime sums it with the gradients of data parallelism, or not at all
             if (
                 state.partial
                 and slot in escapes
                 and not self.outlook.may_cross(self.b, slot, self.written[slot], state.partial)
             ):
                 self._resolve(slot, end, "end of the block")
-        for slot in {*self.states, *self.out.entry}:
+        for slot in escapes & {*self.states, *self.out.entry}:
             found = self.states.get(slot, WHOLE)
             self.out.exit[slot] = (found, self.written[slot]) if found else None
         return self.out
+
+    def _again(self, i: int, facts: OpFactors, key: object) -> OpPlaced:
+        """An op that meets no state: what it did before under the same leaves, or worked out now."""
+        out = self.out
+        known = self.prepared.steps.get(key)
+        if known is not None:
+            out.collectives += known.collectives
+            out.conflicts += known.conflicts
+            out.flops += known.flops
+            out.moved += known.moved
+            self.rows |= known.rows
+            self._write(i, facts, known.placed.outputs)
+            return known.placed
+        collectives, conflicts, flops, moved = len(out.collectives), len(out.conflicts), out.flops, out.moved
+        rows = frozenset(self.rows)
+        out.flops = out.moved = 0.0
+        placed = self._op(i, facts)
+        self.prepared.steps[key] = Step(
+            placed, tuple(out.collectives[collectives:]), tuple(out.conflicts[conflicts:]), out.flops, out.moved,
+            frozenset(self.rows - rows),
+        )  # fmt: skip
+        out.flops, out.moved = out.flops + flops, out.moved + moved
+        return placed
 
     def _op(self, i: int, facts: OpFactors) -> OpPlaced:
         op, split = facts.op, self.split
@@ -139,20 +169,25 @@ class BlockWalk(Ledger):
 
     def _finish(self, i: int, facts: OpFactors, whole: int, inputs: list[State], outputs: list[State]) -> OpPlaced:
         """Write down what the op leaves behind."""
-        op = facts.op
-        if not self.prepared.views[self.b][i]:
-            for j, value in enumerate(op.outputs):
-                self.gathered.discard(value.slot)
-                self.made.add(value.slot)
-                self.maker[value.slot] = i
-                self.states.pop(value.slot, None)
-                if outputs[j]:
-                    self.states[value.slot] = outputs[j]
-                    self.written[value.slot] = (value, facts.outputs[j])
+        if self.prepared.views[self.b][i]:
+            outputs = [self.states.get(value.slot, WHOLE) for value in facts.op.outputs]
         else:
-            outputs = [self.states.get(value.slot, WHOLE) for value in op.outputs]
+            self._write(i, facts, outputs)
         self._count(i, facts, whole, inputs, outputs)
         return OpPlaced(tuple(inputs), tuple(outputs), whole)
+
+    def _write(self, i: int, facts: OpFactors, outputs: Sequence[State]) -> None:
+        """The states of what an op wrote; a view writes nothing."""
+        if self.prepared.views[self.b][i]:
+            return
+        for j, value in enumerate(facts.op.outputs):
+            self.gathered.discard(value.slot)
+            self.made.add(value.slot)
+            self.maker[value.slot] = i
+            self.states.pop(value.slot, None)
+            if outputs[j]:
+                self.states[value.slot] = outputs[j]
+                self.written[value.slot] = (value, facts.outputs[j])
 
     def _pass(self, i: int, facts: OpFactors, gathers: bool) -> int:
         """The bits of a Partial that goes through this op; what may not is summed first."""
@@ -229,6 +264,9 @@ class BlockWalk(Ledger):
                 self.gathered.add(value.slot)
                 self._look_back(value.slot)
                 again = self.block.phase == "backward" and value.slot not in self.made and self._saved(value.slot)
+                if again and not self.split.regather and self._class(value.slot) in self.kept:
+                    self.out.kept.add(value.slot)
+                    return State(state.partial, False, state.ragged)
                 role = "regather" if again else "activation"
                 found, dims = self.written[value.slot]
                 self._collective("all_gather", self.split.full, i, found, dims, role, self.block.ops[i].name)
@@ -246,8 +284,10 @@ class BlockWalk(Ledger):
             if read and sum(read.values()) < self.written[slot][0].nbytes:
                 self.earlier.add(maker)
 
+    def _class(self, slot: int) -> int:
+        return self.prepared.factors.classes.of[self.b][slot]
+
     def _saved(self, slot: int) -> bool:
         """Whether a forward block made this storage."""
-        graph, factors = self.prepared.factors.graph, self.prepared.factors
-        cls = factors.classes.of[self.b][slot]
-        return any(graph.blocks[b].phase == "forward" for b, _ in self.prepared.members[cls])
+        blocks = self.prepared.factors.graph.blocks
+        return any(blocks[b].phase == "forward" for b, _ in self.prepared.members[self._class(slot)])

@@ -47,6 +47,7 @@ class Placement:
 
 def place(prepared: Prepared, split: Split) -> Placement:
     """Walk the program; where two segments hand different states to one block, settle it and walk again."""
+    split.known = prepared.leaves
     settled: set[int] = set()
     forced: dict[tuple[int, int], Crossing] = {}
     for _ in range(MAX_ROUNDS):
@@ -67,15 +68,18 @@ def _walk(
     placed: dict[int, BlockPlaced] = {}
     states: dict[int, Crossing] = {}
     rows = out.rows
-    for segment in graph.segments:
+    gathers: set[int] = set()  # classes of storages that forward gathers
+    for segment, slots in zip(graph.segments, prepared.slots, strict=True):
         b = segment.block
-        entry = {slot: states[s] for slot, s in enumerate(segment.storages) if s in states} if states else {}
+        entry = {slots[s]: states[s] for s in sorted(states.keys() & slots.keys(), key=slots.__getitem__)}
         known = placed.get(b)
         if known is None:
             for (block, slot), crossing in forced.items():
                 if block == b and slot not in entry:
                     entry[slot] = crossing
-            known = placed[b] = _place(prepared, split, outlook, b, entry, rows)
+            known = placed[b] = _place(prepared, split, outlook, b, entry, rows, gathers)
+            if graph.blocks[b].phase == "forward":
+                gathers |= {classes.of[b][c.slot] for c in known.collectives if _is_gather(c)}
         elif entry or known.entry:
             again = _differing(b, entry, known, classes.of[b], settled, forced)
             if again and not last:
@@ -94,14 +98,19 @@ def _walk(
     return out
 
 
+def _is_gather(c: Collective) -> bool:
+    return c.kind == "all_gather" and c.role == "activation"
+
+
 def _place(
-    prepared: Prepared, split: Split, outlook: Outlook, b: int, entry: dict[int, Crossing], rows: set[int]
-) -> BlockPlaced:
+    prepared: Prepared, split: Split, outlook: Outlook, b: int, entry: dict[int, Crossing], rows: set[int],
+    gathers: set[int],
+) -> BlockPlaced:  # fmt: skip
     """One block; walked again where a gather had better come earlier."""
     chosen = frozenset(split.chosen)
     early: frozenset[int] = frozenset()
     while True:
-        walk = BlockWalk(prepared, split, outlook, b, entry, rows, early)
+        walk = BlockWalk(prepared, split, outlook, b, entry, rows, gathers, early)
         found = walk.run(chosen)
         if walk.earlier <= early:
             return found

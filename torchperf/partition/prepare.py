@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field
 
 from ..graph.op import Op
-from .algebra import Dim, Dims, leaves
+from .algebra import Dim, Dims, flatten, leaves
 from .factors import Factors
 from .rules import base_name
+from .state import Step
 from .step import OpFactors
 
 
@@ -23,7 +24,12 @@ class Prepared:
     escapes    slots of each block that another block or the caller sees
     members    class of storages -> its (block, slot) pairs
     views      of each op, whether it only looks at what it reads in another way
+    nbytes     of each op's inputs and outputs, in that order
     moved      of each op, the bytes that it reads and writes
+    leaves     id of dims, or of a dim -> ids of its leaves
+    together   id of a leaf -> leaves that stand beside it in a value (in two segments of one sum they do not)
+    met        of each op, the slots that it reads or writes
+    slots      of each segment, storage of the program -> slot of the block
     """
 
     factors: Factors
@@ -34,14 +40,22 @@ class Prepared:
     escapes: list[frozenset[int]] = field(default_factory=list)
     members: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     views: list[list[bool]] = field(default_factory=list)
+    nbytes: list[list[list[int]]] = field(default_factory=list)
     moved: list[list[int]] = field(default_factory=list)
+    leaves: dict[int, frozenset[int]] = field(default_factory=dict)
+    together: dict[int, set[int]] = field(default_factory=dict)
+    met: list[list[frozenset[int]]] = field(default_factory=list)
+    slots: list[dict[int, int]] = field(default_factory=list)
+    steps: dict[object, Step] = field(default_factory=dict, repr=False)  # what an op did under a split, see place_block
 
 
 def prepare(factors: Factors) -> Prepared:
     """Everything about a program that does not depend on the plan."""
     graph = factors.graph
     out = Prepared(factors, graph.counts)
-    memo: dict[int, frozenset[int]] = {}
+    memo = out.leaves
+    out.slots = [dict(zip(segment.storages, range(len(segment.storages)), strict=True)) for segment in graph.segments]
+    seen: set[int] = set()
 
     def of_dims(dims: Dims) -> frozenset[int]:
         found = memo.get(id(dims))
@@ -60,13 +74,15 @@ def prepare(factors: Factors) -> Prepared:
         out.flops.append([_flops(facts) for facts in records])
         views = [is_view(op) for op in block.ops]
         out.views.append(views)
-        out.moved.append(
-            [
-                0 if v else sum(x.nbytes for x in (*op.inputs, *op.outputs))
-                for op, v in zip(block.ops, views, strict=True)
-            ]
-        )
+        out.met.append([frozenset(x.slot for x in (*op.inputs, *op.outputs)) for op in block.ops])
+        weights = {id(value): value.nbytes for value in block.values()}
+        out.nbytes.append([[weights[id(x)] for x in (*op.inputs, *op.outputs)] for op in block.ops])
+        out.moved.append([0 if v else sum(n) for n, v in zip(out.nbytes[b], views, strict=True)])
         for i, (op, facts) in enumerate(zip(block.ops, records, strict=True)):
+            for dims in (*facts.inputs, *facts.outputs) if facts.kind != "create" else ():
+                if id(dims) not in seen:
+                    seen.add(id(dims))
+                    _beside([factor for dim in dims for factor in dim], out.together)
             if facts.kind == "create" or views[i]:
                 continue
             for slot in {value.slot for value in op.inputs}:
@@ -87,6 +103,22 @@ def prepare(factors: Factors) -> Prepared:
             )
         )
     return out
+
+
+def _beside(factors: Dim, together: dict[int, set[int]]) -> set[int]:
+    """Enter every pair of leaves that stand side by side; returns the leaves."""
+    every: set[int] = set()
+    for factor in flatten(factors):
+        if factor.kind == "sum":
+            own = set().union(*(_beside(segment, together) for segment in factor.parts))
+        else:
+            own = {id(factor)}
+        for leaf in own:
+            together.setdefault(leaf, set()).update(every)
+        for leaf in every:
+            together[leaf] |= own
+        every |= own
+    return every
 
 
 def is_view(op: Op) -> bool:

@@ -38,12 +38,13 @@ class Groups:
 
 def groups(plan: Plan, experts: bool = False) -> Groups:
     """The groups of a resolved plan, for ordinary or for expert parameters."""
-    stride, shard = plan.mesh.stride("cp"), plan.dp_shard * plan.cp
+    stride, shard = plan.tp, plan.dp_shard * plan.cp
     if not experts:
         return Groups(Group(shard, stride), Group(plan.replicate, stride * shard))
-    inside = min(plan.ep, shard)  # ep takes the ranks of one copy of the states first
-    own, copies = shard // inside, plan.replicate // (plan.ep // inside)
-    return Groups(Group(own, stride * plan.ep), Group(copies, stride * plan.ep * own))
+    held = plan.expert_tp * plan.ep  # ranks that hold the experts once
+    inside = min(held, shard * plan.tp)  # they take the ranks of one copy of the states first
+    own, copies = shard * plan.tp // inside, plan.replicate // (held // inside)
+    return Groups(Group(own, held), Group(copies, held * own))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ MANY = (
     "le", "leaky_relu_backward", "lerp", "log_sigmoid_backward", "logical_and", "logical_or", "logical_xor", "lt",
     "masked_fill", "maximum", "minimum", "mish_backward", "native_dropout_backward", "ne", "nextafter", "remainder",
     "sigmoid_backward", "silu_backward", "softplus_backward", "tanh_backward", "threshold_backward", "where",
-    "xlogy", "rsub", "threshold", "__and__", "__or__", "__xor__", "__lshift__", "__rshift__", "bitwise_left_shift",
+    "xlogy", "rsub", "threshold", "polar", "complex",
+    "__and__", "__or__", "__xor__", "__lshift__", "__rshift__", "bitwise_left_shift",
 )  # fmt: skip
 IN_PLACE = tuple(f"{name}_" for name in (*UNARY, *MANY))
 CREATE = (

@@ -48,6 +48,21 @@ def view(step: Step) -> None:
     step.put(0, dims)
 
 
+@rule("view_as_complex")
+def view_as_complex(step: Step) -> None:
+    """[.., n, 2] -> [.., n] complex: a pair stays together."""
+    _linear(step)
+    step.facts.opaque.append(step.dims(0)[-1])
+    step.put(0, step.dims(0)[:-1])
+
+
+@rule("view_as_real")
+def view_as_real(step: Step) -> None:
+    """[.., n] complex -> [.., n, 2]."""
+    _linear(step)
+    step.put(0, [*step.dims(0), *step.fresh([2])])
+
+
 @rule("as_strided")
 def as_strided(step: Step) -> None:
     """A slice of one dim, where strides are the input's own; else a reading of its own."""

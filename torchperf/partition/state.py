@@ -40,14 +40,30 @@ class OpPlaced:
     whole: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an op did that met no state: the same wherever the same leaves of it are split."""
+
+    placed: OpPlaced
+    collectives: tuple[Collective, ...]
+    conflicts: tuple[str, ...]
+    flops: float
+    moved: float
+    rows: frozenset[int]
+
+
 @dataclass(slots=True)
 class BlockPlaced:
-    """One block: states at its ends by slot, its collectives, and what its split ops cost less than whole."""
+    """One block: states at its ends by slot, its collectives, and what its split ops cost less than whole.
+
+    kept  slots of which it reads the whole that a forward block gathered, and kept for it
+    """
 
     entry: dict[int, Crossing]
     exit: dict[int, Crossing | None] = field(default_factory=dict)
     collectives: list[Collective] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
     ops: list[OpPlaced | None] = field(default_factory=list)
+    kept: set[int] = field(default_factory=set)
     flops: float = 0.0
     moved: float = 0.0

@@ -50,10 +50,12 @@ def classes(graph: Graph) -> Classes:
     pairs: set[tuple[int, int]] = set()
     for segment in graph.segments:
         start = base[segment.block]
-        for slot, storage in enumerate(segment.storages, start):
-            known = first.setdefault(storage, slot)
-            if known != slot:
-                pairs.add((known, slot))
+        slots = dict(zip(segment.storages, range(start, start + len(segment.storages)), strict=True))
+        for storage in first.keys() & slots.keys():
+            if first[storage] != slots[storage]:
+                pairs.add((first[storage], slots[storage]))
+                slots[storage] = first[storage]
+        first.update(slots)
     for a, b in pairs:
         parent[find(a)] = find(b)
     of = tuple(
@@ -63,10 +65,10 @@ def classes(graph: Graph) -> Classes:
     owner = {p.storage: p for p in (*graph.facts.buffers, *graph.facts.parameters) if p.storage >= 0}
     parameter: dict[int, Parameter] = {}
     copies: dict[int, int] = {}
-    for storage, slot in first.items():
-        if storage in owner:
-            parameter.setdefault(find(slot), owner[storage])
-            copies[find(slot)] = copies.get(find(slot), 0) + 1
+    for storage in [s for s in first if s in owner]:
+        cls = find(first[storage])
+        parameter.setdefault(cls, owner[storage])
+        copies[cls] = copies.get(cls, 0) + 1
     name: dict[int, str] = {}
     kind: dict[int, str] = {}
     for b, block in enumerate(graph.blocks):
