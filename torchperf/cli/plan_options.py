@@ -62,6 +62,7 @@ _OPTIONS = (
         help="Keys and values go round, or heads are exchanged.",
     ),
     _ranks("--ep", "Expert parallelism: devices, out of dp x cp, that share the experts.  [default: 1]"),
+    _ranks("--expert-tp", "Devices that share one expert: 1, or as --tp.  [default: --tp]"),
     click.option(
         "--moe-imbalance", metavar="F", callback=_imbalance, help="Rows of the most loaded experts' rank over the mean."
     ),
@@ -77,7 +78,7 @@ _OPTIONS = (
 
 FIELDS = (
     "tp", "tp_plan", "sequence_parallel", "pp", "pp_split", "virtual_stages", "schedule", "dp", "dp_shard",
-    "zero_stage", "reduce_dtype", "cp", "cp_kind", "ep", "moe_imbalance", "global_batch", "recompute", "offload",
+    "zero_stage", "reduce_dtype", "cp", "cp_kind", "ep", "expert_tp", "moe_imbalance", "global_batch", "recompute", "offload",
 )  # fmt: skip
 
 

@@ -24,8 +24,8 @@ class Plan:
     zero_stage         0 all-reduce; 1 optimizer states; 2 and gradients; 3 and parameters (FSDP) split over dp_shard;
                        -1: 3 where dp_shard is given or the runtime shards, else 0
     reshard            ZeRO 3: whether a block's parameters go after its forward, and are gathered again for backward
-    ep                 ranks that share the experts, out of dp * cp
-    expert_tp          ranks that share one expert, out of tp; 0: as tp
+    ep                 ranks that share the experts, out of dp * cp (and of tp, where expert_tp is 1)
+    expert_tp          ranks that share one expert: tp (0), or 1: then each routes its own slice of the tokens
     moe_imbalance      rows of the most loaded expert rank over the mean
     virtual_stages     chunks of layers of one pipeline stage
     pp_split           layers of each stage (pp * virtual_stages of them, in the order of the layers); () for even
@@ -76,11 +76,15 @@ class Plan:
         shard = self.dp_shard or dp
         if dp % shard:
             raise _not_dividing("--dp-shard", shard, "--dp", dp)
-        if (dp * self.cp) % self.ep:
-            raise _not_dividing("--ep", self.ep, "dp * cp", dp * self.cp)
         expert_tp = self.expert_tp or self.tp
-        if self.tp % expert_tp:
-            raise _not_dividing("expert_tp", expert_tp, "--tp", self.tp)
+        if expert_tp not in (1, self.tp):
+            raise TorchperfError(
+                f"`--expert-tp {expert_tp}`: experts are split like the rest or not at all",
+                hint="give 1, or leave it out" if self.tp == 1 else f"give 1 or {self.tp}",
+            )
+        among = dp * self.cp * self.tp // expert_tp
+        if among % self.ep:
+            raise _not_dividing("--ep", self.ep, "dp * cp" + " * tp" * (expert_tp < self.tp), among)
         micro = self.micro_batch or micro_batch
         batch = self.global_batch or micro * dp * self.pp
         if batch % (micro * dp):
@@ -99,7 +103,13 @@ class Plan:
     @property
     def least_gpus(self) -> int:
         """Devices that the plan needs where their number is not given."""
-        return self.tp * self.cp * self.pp * (self.dp or max(self.dp_shard, -(-self.ep // self.cp)))
+        return self.tp * self.cp * self.pp * (self.dp or max(self.dp_shard, self._least_dp))
+
+    @property
+    def _least_dp(self) -> int:
+        """Replicas that expert parallelism needs."""
+        inside = self.cp * self.tp // (self.expert_tp or self.tp)
+        return self.ep // math.gcd(self.ep, inside)
 
     def _check_choices(self) -> None:
         for flag, value in (

@@ -306,6 +306,15 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionKernel:
+    """How much longer a runtime's attention kernels take on an architecture than the fastest, which were measured."""
+
+    architecture: str
+    forward: Sourced
+    backward: Sourced
+
+
+@dataclass(frozen=True, slots=True)
 class Runtime:
     """The software that runs the graph, as data.
 
@@ -315,6 +324,7 @@ class Runtime:
     reserve              bytes of device memory a process takes before its first tensor
     allocator_fraction   bytes reserved beyond bytes allocated, as a share of the allocated
     training             what only a training step meets
+    attention_kernels    by architecture, where they are not the fastest
     """
 
     name: str
@@ -327,3 +337,11 @@ class Runtime:
     allocator_fraction: Sourced
     training: Training
     file: str
+    attention_kernels: tuple[AttentionKernel, ...] = ()
+
+    def attention_slowdown(self, architecture: str, backward: bool) -> Sourced | None:
+        """Times the fastest kernel's time on that architecture; None where the runtime has the fastest."""
+        for kernel in self.attention_kernels:
+            if kernel.architecture == architecture:
+                return kernel.backward if backward else kernel.forward
+        return None

@@ -15,7 +15,7 @@ class Storage:
     """A piece of device memory, by its slot in a block.
 
     nbytes   bytes allocated
-    kind     param | buffer | input | activation | grad
+    kind     param | buffer | input | activation | grad | cache (keys, values, latents) | state (recurrent, convolution)
     name     of the parameter (also for its gradient), buffer or input; `*` stands for the layer; else None
     """
 

@@ -9,16 +9,32 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
-from ..graph.system import Accelerator, Efficiency, Fit, Interconnect, Memory, Peak, Runtime, Sourced, System, Training
+from ..graph.system import (
+    Accelerator,
+    AttentionKernel,
+    Efficiency,
+    Fit,
+    Interconnect,
+    Memory,
+    Peak,
+    Runtime,
+    Sourced,
+    System,
+    Training,
+)
 from .database import normal
 from .record import Record
-from .units import BANDWIDTH, BYTES, COUNT, DURATION, FLOP_RATE, FREQUENCY, POWER, SHARE
+from .units import BANDWIDTH, BYTES, COUNT, DURATION, FLOP_RATE, FREQUENCY, POWER, RATIO, SHARE
 
 ENGINES = ("matrix", "vector")
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 ATTENTION = ("flash", "unfused")
 PASSES = ("unscale", "norm", "clip", "step", "foreach", "copy", "zero")
+ARCHITECTURES = (
+    "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell", "Blackwell Ultra", "CDNA2", "CDNA3",
+    "CDNA4",
+)  # fmt: skip
 OVERLAPS = ("tp", "gradients", "weights", "p2p")
 FIT_BASES = ("fitted", "assumed")
 FAMILIES = {"accelerators": ("matmul", "attention", "memory"), "interconnects": ("collective",)}
@@ -141,8 +157,24 @@ def runtime(record: Record) -> Runtime:
         reserve=record.sourced("reserve", BYTES, "per_process", condition=True),
         allocator_fraction=record.sourced("allocator_fraction", SHARE, "per_process", condition=True),
         training=_training(record.table("training")),
+        attention_kernels=_attention_kernels(record.table("attention_kernel", optional=True)),
         file=record.faults.file,
     )
+
+
+def _attention_kernels(record: Record) -> tuple[AttentionKernel, ...]:
+    """`[attention_kernel.hopper] forward = {...}, backward = {...}`."""
+    found = []
+    for key in record.among(tuple(normal(name) for name in ARCHITECTURES)):
+        table = record.table(key)
+        name = next(name for name in ARCHITECTURES if normal(name) == key)
+        found.append(
+            AttentionKernel(
+                name, table.sourced("forward", RATIO, "per_op", condition=True),
+                table.sourced("backward", RATIO, "per_op", condition=True),
+            )
+        )  # fmt: skip
+    return tuple(found)
 
 
 def _training(record: Record) -> Training:

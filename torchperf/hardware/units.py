@@ -48,6 +48,7 @@ BANDWIDTH = Quantity("bandwidth", "B/s", {**_RATES, "Gbit/s": 1.25e8, "Tbit/s": 
 DURATION = Quantity("time", "s", {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}, positive=False)
 FREQUENCY = Quantity("frequency", "Hz", {"MHz": 1e6, "GHz": 1e9})
 POWER = Quantity("power", "W", {"W": 1.0, "kW": 1e3})
+RATIO = Quantity("ratio", "1", {"1": 1.0})
 SHARE = Quantity("share", "1", {"1": 1.0, "%": 1e-2}, at_most=1.0)
 COUNT = Quantity("count", "1", {"1": 1.0}, positive=False, whole=True)
 

@@ -220,8 +220,8 @@ def products_of(work: Work, imbalance: float = 1.0, dtypes: str = "") -> tuple[s
     batch, m, n, k, groups = dims.get("batch", 1), dims["m"], dims["n"], dims["k"], dims.get("groups", 0)
     x_elements, w_elements, y_elements = batch * m * k, batch * n * k, batch * m * n
     told, dtypes = dtypes, dtypes or CLASSES[dtype]
-    if not (groups or told) and dtypes == "16bit" and work.bytes_read:
-        packed = (work.bytes_read - 2 * x_elements) / w_elements
+    if not told and dtypes == "16bit" and work.bytes_read and (not groups or work.equation == "mk,gkn->mn"):
+        packed = (work.bytes_read - 2 * x_elements) / (w_elements * (min(groups, m) if groups else 1))
         if 0.25 <= packed < 1.5:
             dtypes = "int8_wo" if packed >= 0.9 else "int4_wo"
     if groups:

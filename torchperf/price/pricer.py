@@ -56,10 +56,12 @@ class Pricer:
             return self._matmul(work)
         if work.kind == "convolution" and _is_product(work):
             return self._matmul(replace(work, kind="matmul"))
-        if work.kind == "attention" and "ring" in dict(work.dims):
-            return ring.price(work, self.system.accelerator, backward_pass=backward)
         if work.kind == "attention" and work.dims:
-            return attention.price(work, self.system.accelerator, backward_pass=backward)
+            device = self.system.accelerator
+            one = ring if "ring" in dict(work.dims) else attention
+            slower = self.runtime.attention_slowdown(device.architecture, backward)
+            price = one.price(work, device, backward_pass=backward)
+            return price if slower is None else times(price, slower.value)
         return memory_bound.price(work, self.system.accelerator)
 
     def _collective(self, work: Work) -> Price:

@@ -57,6 +57,9 @@ def _runtime(r: Runtime) -> Iterator[Row]:
     yield from (("launch", r.launch), ("reserve", r.reserve), ("allocator_fraction", r.allocator_fraction))
     yield "training.overlap_slowdown", r.training.overlap_slowdown
     yield "training.bucket", r.training.bucket
+    for kernel in r.attention_kernels:
+        key = f"attention_kernel.{kernel.architecture.lower().replace(' ', '-')}"
+        yield from ((f"{key}.forward", kernel.forward), (f"{key}.backward", kernel.backward))
     if r.training.layer_overhead:
         yield "training.layer_overhead", r.training.layer_overhead
 
