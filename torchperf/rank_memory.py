@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from .graph.dtype import bits, nbytes
 from .graph.estimate import Memory
 from .graph.graph import Parameter
+from .graph.plan import Plan
 from .graph.system import Runtime
 from .partition.replicas import groups
 from .rewrite import optimizer
@@ -49,23 +50,34 @@ def rank_memory(step: Step, rank: int, to: Precision, optimizer_name: str, runti
     activations = top.activations + sum(n * c.saved.activations for n, c in zip(waiting, costs, strict=True))
     loss = top.logits_loss + sum(n * c.saved.logits_loss for n, c in zip(waiting, costs, strict=True))
     buffers = sum(nbytes(b.numel, b.dtype) for b in facts.buffers)
-    host = 0.0
-    kept_parameters, kept_optimizer = states.parameters, states.optimizer
-    if plan.offload != "none":
-        host, kept_optimizer = states.optimizer, 0.0
-    if plan.offload == "params+optimizer":
-        layers = max(1, sum(len(step.chunks[c].layers) for c in own))
-        near = kept_parameters * min(1.0, 2 / layers)  # the layer at work and the next
-        host, kept_parameters = host + kept_parameters, near
-    fixed = round(kept_parameters + buffers + states.gradients + kept_optimizer)
+    near, host = _offloaded(states, plan, sum(len(step.chunks[c].layers) for c in own))
+    fixed = round(near.parameters + buffers + near.gradients + near.optimizer)
     peak = fixed + activations + loss + top.temporary + top.gathered
     return Memory(
-        parameters=round(kept_parameters), buffers=buffers, gradients=round(states.gradients),
-        optimizer=round(kept_optimizer), activations=activations, logits_loss=loss, temporary=top.temporary,
+        parameters=round(near.parameters), buffers=buffers, gradients=round(near.gradients),
+        optimizer=round(near.optimizer), activations=activations, logits_loss=loss, temporary=top.temporary,
         gathered=top.gathered, reserve=round(runtime.reserve.value + runtime.allocator_fraction.value * peak),
         peak=peak, usable=int(usable), peak_at=_where(top.module, top.phase, rank, plan.pp),
         bytes_per_parameter=states.rows, host=round(host), in_flight=sum(counts),
     )  # fmt: skip
+
+
+def _offloaded(states: _States, plan: Plan, layers: int) -> tuple[_States, float]:
+    """What is on the device, and the bytes that the host keeps.
+
+    Gradients follow the optimizer's states where they are sharded, reduced and sent down bucket by bucket: ZeRO 2 and 3
+    of DeepSpeed, FSDP's CPU offload. Of offloaded parameters the shards of the layer at work and of the next are here.
+
+    source   PyTorch docs, FSDP: `CPUOffload` (gradients go with the parameters) [zhao2023fsdp]; DeepSpeed ZeRO-Offload
+    """
+    if plan.offload == "none":
+        return states, 0.0
+    parameters, host = states.parameters, states.optimizer
+    if plan.offload == "params+optimizer":
+        parameters, host = parameters * min(1.0, 2 / max(1, layers)), host + parameters
+    if plan.zero_stage < 2:
+        return _States(parameters, states.gradients, 0.0, states.rows), host
+    return _States(parameters, 0.0, 0.0, states.rows), host + states.gradients
 
 
 def _where(module: str, phase: str, rank: int, pp: int) -> str:

@@ -17,7 +17,7 @@ from . import store
 if TYPE_CHECKING:
     from .subject import Subject
 
-FLAGS = {"seq": "--seq-len", "batch": "--micro-batch"}
+FLAGS = {"seq": "--seq-len", "batch": "--micro-batch", "kv": "--kv-len"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,9 @@ def load(model: str | Source, mode: str, sizes: Mapping[str, int], refresh: bool
 def extend(known: Capture | None, subject: Subject, mode: str, sizes: Mapping[str, int]) -> Capture:
     """`known` with the regime of `sizes` added; a first capture adds batch 1 and batch 2 and more together."""
     from .capture import capture
+    from .inference import for_mode
 
+    subject = for_mode(subject, mode)
     wanted = _sizes_of(subject, sizes)
     graphs = list(known.graphs) if known else []
     if not any(g.holds(wanted) for g in graphs):

@@ -95,6 +95,16 @@ class Recorder(TorchDispatchMode):
         if self._stack:
             self._stack.pop()
 
+    @property
+    def module(self) -> str:
+        """Path of the module that runs now."""
+        return self._stack[-1] if self._stack else ""
+
+    def mark(self, tensor: torch.Tensor, kind: str, name: str) -> None:
+        """Say what a tensor's storage is, whoever made it."""
+        storage = self._storage_id(tensor.untyped_storage())
+        self.tape.kinds[storage], self.tape.names[storage] = kind, name
+
     def hold(self, outputs: list[torch.Tensor]) -> None:
         """Mark what the caller holds until the end of backward: logits, loss."""
         self.tape.outputs = sorted({self._storage_id(t.untyped_storage()) for t in outputs})

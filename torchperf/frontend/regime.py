@@ -7,6 +7,7 @@ bad sizes fail silently (seq = 64 batch once fitted every slot, 664 of 951 ops w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -48,9 +49,16 @@ def ranges(sizes: Mapping[str, int], limits: Mapping[str, int], breaks: tuple[in
     return tuple(found)
 
 
-def points(regime: tuple[Range, ...], number: int = 6) -> list[dict[str, int]]:
-    """Sizes to capture at, all different in every free size as far as the range allows; the last is held out."""
-    columns = {r.name: _column(r, number) for r in regime}
+def points(regime: tuple[Range, ...], number: int = 6, straddle: tuple[int, ...] = ()) -> list[dict[str, int]]:
+    """Sizes to capture at, all different in every free size as far as the range allows; the last is held out.
+
+    Lengths are taken in turn from each side of every size in `straddle`, the longest first.
+    """
+    columns = {r.name: _straddling(r, number, straddle) or _column(r, number) for r in regime}
+    for turn, name in enumerate(name for name in columns if name != "batch"):  # two lengths never go together
+        first = 2 * turn % len(columns[name])
+        columns[name] = columns[name][first:] + columns[name][:first]
+    number = max([number, *map(len, columns.values())])
     chosen: list[dict[str, int]] = []
     for i in range(number):
         point = {name: column[i % len(column)] for name, column in columns.items()}
@@ -94,6 +102,21 @@ def narrowed(
             r = Range(r.name, low, high, r.step)
         ends.append(r)
     return tuple(ends)
+
+
+def _straddling(r: Range, number: int, at: tuple[int, ...]) -> list[int]:
+    """Sizes of `r` on every side of the sizes `at`; none where these do not part it."""
+    bends = [n for n in sorted(set(at)) if r.low < n - 2 and (r.high == -1 or n + 2 < r.high)]
+    if r.name == "batch" or r.low == r.high or not bends:
+        return []
+    lows, highs = [r.low - 1, *bends], [*(n - 1 for n in bends), r.high]
+    sides = []
+    for low, high in zip(lows, highs, strict=True):
+        shift = 0 if low < r.low else low
+        legal = [shift + n for n in LENGTHS if shift + n in r and (high == -1 or shift + n <= high)]
+        sides.append(legal[: max(number // len(lows), 3)])
+    turns = itertools.zip_longest(*reversed(sides))
+    return [n for turn in turns for n in turn if n is not None]
 
 
 def _column(r: Range, number: int) -> list[int]:

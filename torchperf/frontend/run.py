@@ -6,7 +6,7 @@ import contextlib
 import gc
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class Recording:
     tape: Tape
     inputs: dict[str, torch.Tensor]
     loss_found: bool
+    cached: Mapping[str, Any] = field(default_factory=dict)
 
 
 def record(subject: Subject, sizes: Mapping[str, int], mode: str) -> Recording:
@@ -39,7 +40,10 @@ def record(subject: Subject, sizes: Mapping[str, int], mode: str) -> Recording:
         inputs = tensors_in((*args, kwargs) if args else kwargs)
         placed = everything_on_meta() if subject.own_code else contextlib.nullcontext()
         grad = torch.set_grad_enabled(mode == "train")
-        with capture_patches(), placed, Recorder(module, inputs) as recorder, grad:
+        recorder = Recorder(module, inputs)
+        with capture_patches(), placed, _caching(recorder, module, mode, sizes) as run, recorder, grad:
+            if run:
+                run.begin(next((v for k, v in kwargs.items() if k in ("cache", "past_key_values")), None))
             outputs = module(*args, **kwargs)
             held = list(tensors_in(_plain(outputs)).values())
             if mode == "train":
@@ -48,7 +52,7 @@ def record(subject: Subject, sizes: Mapping[str, int], mode: str) -> Recording:
                 torch.autograd.backward(loss)
             else:
                 recorder.hold(held)
-        return Recording(recorder.finish(), inputs, found)
+        return Recording(recorder.finish(), inputs, found, run.cached if run else {})
     except TorchperfError:
         raise
     except Exception as error:
@@ -58,6 +62,15 @@ def record(subject: Subject, sizes: Mapping[str, int], mode: str) -> Recording:
             parameter.grad = None
         if was_enabled:
             gc.enable()
+
+
+def _caching(recorder: Recorder, module: Any, mode: str, sizes: Mapping[str, int]) -> Any:
+    """The patches of a mode that caches; transformers is not imported for any other."""
+    if mode in ("train", "forward"):
+        return contextlib.nullcontext()
+    from .cache_op import caching
+
+    return caching(recorder, module, mode, sizes)
 
 
 def _plain(outputs: Any) -> Any:

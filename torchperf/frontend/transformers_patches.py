@@ -15,6 +15,8 @@ from torch import Tensor
 from transformers import masking_utils
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from . import cache_op
+from .absorbed_attention import absorbed
 from .attention_op import attention
 
 NAME = "torchperf"
@@ -28,6 +30,10 @@ def _attention_forward(
     s_aux: Tensor | None = None, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    run = cache_op.running()
+    if run is not None and run.mode == "decode" and cache_op.is_latent(module):
+        out = absorbed(module, query, run.latents[run.recorder.module], scaling, causal and query.shape[2] > 1)
+        return out.transpose(1, 2).contiguous(), None
     rule: dict[str, Any] = {}
     bias = attention_mask
     if attention_mask is not None and id(attention_mask) in _local:

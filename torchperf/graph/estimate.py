@@ -106,12 +106,29 @@ class Mfu:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A whole training run: `steps` of them for `tokens`, in `seconds` with `goodput` as the share that trains."""
+    """A whole training run: `steps` of them for `tokens`, in `seconds` with `goodput` as the share that trains.
+
+    price_per_gpu_hour   dollars; None where none was given
+    """
 
     tokens: float
     steps: int
     goodput: float
     seconds: float
+    num_gpus: int
+    price_per_gpu_hour: float | None = None
+
+    @property
+    def days(self) -> float:
+        return self.seconds / 86400
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.seconds * self.num_gpus / 3600
+
+    @property
+    def dollars(self) -> float | None:
+        return None if self.price_per_gpu_hour is None else self.gpu_hours * self.price_per_gpu_hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +151,7 @@ class Estimate:
     bubble_s            seconds that the average device waits for others in the pipeline
     communication       what each axis exposes and hides
     system              its name, with the devices of a node
+    stages              memory of each pipeline rank, in order; () without a pipeline
     """
 
     model: str
@@ -176,6 +194,7 @@ class Estimate:
     communication: tuple[Communication, ...] = ()
     system: str = ""
     run: Run | None = None
+    stages: tuple[Memory, ...] = ()
 
     @property
     def tp(self) -> int:
