@@ -25,6 +25,11 @@ from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import torchperf
+from torchperf.partition.fully_sharded import Group, Sharding
+from torchperf.partition.fully_sharded import fully_sharded as sharded_program
+from torchperf.rewrite import precision
+
 KINDS = {
     "all_reduce": "all_reduce", "all_reduce_": "all_reduce", "allreduce_": "all_reduce",
     "all_gather_into_tensor": "all_gather", "all_gather_into_tensor_out": "all_gather",
@@ -207,20 +212,14 @@ def fully_sharded(model: Llama, ranks: int, mesh: DeviceMesh | None = None) -> L
 
 
 def sent_by_fsdp(model: Llama, ranks: int) -> Counter[Sent]:
-    """What FSDP2 sends in one step, from the parameters' bytes alone.
-
-    A layer's parameters are gathered before its forward and again before its backward (resharded in between), and its
-    gradients are reduced and scattered; the root is gathered once, for it is not resharded after forward. A unit's
-    parameters lie behind each other, each padded to a multiple of `ranks` rows.
-    """
+    """What our program of one rank sends under FSDP, in the parameters' own element type."""
+    graph = torchperf.capture(model, torch.zeros(2, 16, dtype=torch.long, device="meta")).bind()
+    graph = precision.apply(graph, precision.precision("fp32"))
+    program = sharded_program(graph, Sharding(Group(ranks, 1), Group(ranks, 1), reduce=graph.facts.parameters[0].dtype))
     found: Counter[Sent] = Counter()
-    units = [list(layer.parameters()) for layer in model.layers]
-    inside = {id(p) for unit in units for p in unit}
-    root = [p for p in model.parameters() if id(p) not in inside]
-    for unit in (*units, root):
-        nbytes = sum(-(-p.shape[0] // ranks) * ranks * (p.numel() // p.shape[0]) * p.element_size() for p in unit)
-        found["forward", "all_gather", nbytes] += 1
-        found["backward", "reduce_scatter", nbytes] += 1
-        if unit is not root:
-            found["backward", "all_gather", nbytes] += 1
+    for count, block in zip(program.counts, program.blocks, strict=True):
+        for op in block.ops:
+            if op.attr("role") == "fsdp":
+                whole = max(op.inputs[0].nbytes, op.outputs[0].nbytes)
+                found[block.phase, op.name.removeprefix("torchperf."), whole] += count
     return found

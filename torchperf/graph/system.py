@@ -7,8 +7,12 @@ say GB/s or us.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from .errors import TorchperfError
+
+if TYPE_CHECKING:
+    from .inference_runtime import Serving
 
 # element types that run at another's rate; the records name only the second
 SAME_RATE = {"i8": "int8", "u8": "int8", "fp8_e5m2": "fp8", "fp8_block": "fp8", "mxfp8": "fp8"}
@@ -283,7 +287,9 @@ class Training:
     parameters        `copy`: 16-bit weights beside fp32 masters; `shard`: the fp32 shards are the masters, cast as
                       they are gathered (with ZeRO 3)
     passes            over the optimizer's memory, in order: see rewrite/optimizer.py
-    overlap           what runs beside compute: tp, gradients, weights, p2p
+    overlap           what runs beside compute: tp (a collective beside kernels that do not need it), tp-pipelined (in
+                      slices beside the product that makes or reads its tensor), ep (beside another micro-batch),
+                      gradients, weights, p2p
     regather          sequence parallelism gathers the input again for the weight gradient, rather than keep it
     norm_gradients    sequence parallelism sums the gradients of replicated parameters over its ranks
     scatter_gather    pipeline sends a slice a tensor-parallel rank, gathered on arrival
@@ -325,6 +331,7 @@ class Runtime:
     allocator_fraction   bytes reserved beyond bytes allocated, as a share of the allocated
     training             what only a training step meets
     attention_kernels    by architecture, where they are not the fastest
+    serving              what only serving meets; None for a runtime that trains alone
     """
 
     name: str
@@ -338,6 +345,7 @@ class Runtime:
     training: Training
     file: str
     attention_kernels: tuple[AttentionKernel, ...] = ()
+    serving: Serving | None = None
 
     def attention_slowdown(self, architecture: str, backward: bool) -> Sourced | None:
         """Times the fastest kernel's time on that architecture; None where the runtime has the fastest."""

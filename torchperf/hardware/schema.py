@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
+from ..graph.inference_runtime import LIBRARIES, POOLS, Serving
 from ..graph.system import (
     Accelerator,
     AttentionKernel,
@@ -35,9 +36,11 @@ ARCHITECTURES = (
     "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell", "Blackwell Ultra", "CDNA2", "CDNA3",
     "CDNA4",
 )  # fmt: skip
-OVERLAPS = ("tp", "gradients", "weights", "p2p")
+OVERLAPS = ("tp", "tp-pipelined", "ep", "gradients", "weights", "p2p")
 FIT_BASES = ("fitted", "assumed")
 FAMILIES = {"accelerators": ("matmul", "attention", "memory"), "interconnects": ("collective",)}
+_NOTHING = Sourced(0.0, "1", "assumed", "torchperf_assumption", "a runtime that serves alone", "per_process")
+SERVES_ONLY = Training("parameter", "separate", "copy", ("step",), (), False, False, False, _NOTHING, _NOTHING)
 _NAME = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
 
 
@@ -156,7 +159,9 @@ def runtime(record: Record) -> Runtime:
         launch=record.sourced("launch", DURATION, "per_op"),
         reserve=record.sourced("reserve", BYTES, "per_process", condition=True),
         allocator_fraction=record.sourced("allocator_fraction", SHARE, "per_process", condition=True),
-        training=_training(record.table("training")),
+        training=SERVES_ONLY if record.has("serving") and not record.has("training")
+        else _training(record.table("training")),
+        serving=_serving(record.table("serving")) if record.has("serving") else None,
         attention_kernels=_attention_kernels(record.table("attention_kernel", optional=True)),
         file=record.faults.file,
     )
@@ -175,6 +180,26 @@ def _attention_kernels(record: Record) -> tuple[AttentionKernel, ...]:
             )
         )  # fmt: skip
     return tuple(found)
+
+
+def _serving(record: Record) -> Serving:
+    constants = _fit(record.table("constants"), "serving")
+    missing = sorted({"layer", "step", "all_reduce_factor"} - {name for name, _ in constants.parameters})
+    for name in missing:
+        record.faults.add(record.path(f"constants.parameters.{name}"), "missing")
+    return Serving(
+        constants=constants,
+        all_reduce=record.text("all_reduce", LIBRARIES),
+        merged=record.flag("merged"),
+        cuda_graphs=record.flag("cuda_graphs"),
+        chunked=record.flag("chunked"),
+        max_batched_tokens=record.sourced("max_batched_tokens", COUNT, "per_process", condition=True),
+        logit_passes=record.sourced("logit_passes", COUNT, "per_op", condition=True),
+        memory_utilization=record.sourced("memory_utilization", SHARE, "per_process", condition=True),
+        pool=record.text("pool", POOLS),
+        graph_memory=record.sourced("graph_memory", BYTES, "per_process", condition=True),
+        block=record.sourced("block", COUNT, "per_process", condition=True),
+    )
 
 
 def _training(record: Record) -> Training:

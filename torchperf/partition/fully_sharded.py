@@ -2,9 +2,10 @@
 
 Each repeated layer is a unit, everything outside the layers is the root unit. Before a unit runs its shards are
 gathered into one flat buffer and copied out; the next unit's gather is issued before this one runs (prefetch). After
-forward the copy is dropped (`reshard`) and gathered again for backward, but for the root and for the last unit, which
-backward starts with. After a unit's backward its gradients are copied into a flat buffer in the reduce dtype and
-reduce-scattered while the unit before it runs. Lives of storages then tell memory, streams tell what is hidden.
+forward the copy is dropped (`reshard`) and gathered again for backward, but for the root's. A parameter is padded to a
+multiple of the ranks in its first dim. After a unit's backward its gradients are copied into a flat buffer in the
+reduce dtype and reduce-scattered while the unit before it runs. Lives of storages then tell memory, streams tell what
+is hidden.
 
 Source: PyTorch FSDP2 `fully_shard` (torch/distributed/fsdp/_fully_shard: FSDPParamGroup, FSDPState), [zhao2023fsdp];
 ZeRO 3 [rajbhandari2020].
@@ -12,6 +13,7 @@ ZeRO 3 [rajbhandari2020].
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from ..graph.dtype import bits
@@ -74,7 +76,8 @@ class _Sharded:
         for storage, unit in self.unit.items():
             self.parameters.setdefault(unit, []).append(storage)
         facts = graph.facts
-        self.numel = {p.storage: p.numel for p in facts.parameters}
+        self.shape = {p.storage: p.shape for p in facts.parameters}
+        self.shapes = {p.names[0]: p.shape for p in facts.parameters}
         self.dtype = {p.storage: p.dtype for p in facts.parameters}
         self.expert = {p.storage for p in facts.parameters if p.names[0] in sharding.expert_names}
         self.canonical = {name: p.names[0] for p in facts.parameters for name in p.names}
@@ -97,7 +100,6 @@ class _Sharded:
 
     def run(self) -> Graph:
         runs = self._runs()
-        last = max((i for i, r in enumerate(runs) if not r.backward and r.unit), default=-1)
         outside: dict[int, Storage] = {}  # gradients of the root unit
         owed: list[Segment] = []  # waits for reduce-scatters that run beside the next unit
         if self.parameters.get(""):
@@ -111,7 +113,7 @@ class _Sharded:
             self._prefetch(runs, i)
             for segment in self.graph.segments[run.start : run.end]:
                 self.segments.append(self._renamed(segment))
-            keeps = not run.backward and (i == last or not self.sharding.reshard)
+            keeps = not run.backward and not self.sharding.reshard
             if run.unit and not keeps:
                 self.full.pop(run.unit, None)
             if run.backward and run.unit:
@@ -153,7 +155,7 @@ class _Sharded:
         found = []
         for experts, group in ((False, self.sharding.dense), (True, self.sharding.experts)):
             own = [s for s in self.parameters.get(unit, ()) if (s in self.expert) == experts]
-            numel = sum(self.numel[s] for s in own)
+            numel = sum(padded(self.shape[s], group.ranks) for s in own)
             if numel:
                 dtype = self.dtype[own[0]]
                 width = min(self.sharding.gather or bits(dtype), bits(dtype))
@@ -209,7 +211,10 @@ class _Sharded:
                 Value(slot, before, (int(s.nbytes) * 8 // bits(before),), (1,))  # type: ignore[arg-type]
                 for slot, s in enumerate(own.values())
             ]
-            numel = sum(v.numel for v in values)
+            shapes = [
+                self.shapes.get(self._name(s, unit), (v.numel,)) for s, v in zip(own.values(), values, strict=True)
+            ]
+            numel = sum(padded(shape, group.ranks) for shape in shapes)
             flat = Value(len(values), dtype, (numel,), (1,))
             op = Op("aten.cat.default", "backward", module, ("tensors",) * len(values), tuple(values), (flat,))
             storages = (*own.values(), Storage(numel * width, GATHERED))
@@ -250,6 +255,12 @@ class _Sharded:
             if block.storages[slot].kind == "param" and storage in self.unit:
                 ids[slot] = self.full[self.unit[storage]]
         return Segment(segment.block, segment.module, tuple(ids))
+
+
+def padded(shape: tuple[int, ...], ranks: int) -> int:
+    """Elements of a parameter whose first dim is padded to a multiple of `ranks`."""
+    rows = shape[0] if shape else 1
+    return -(-rows // ranks) * ranks * (math.prod(shape) // max(rows, 1))
 
 
 def _gathered(block: Block) -> Block:

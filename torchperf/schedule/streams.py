@@ -1,8 +1,16 @@
 """One micro-batch on one device: a host that issues kernels, a compute stream, and a stream for each kind of peers.
 
 A kernel starts when the host has issued it, its stream is free and what it reads is there. A collective that the
-runtime overlaps runs on its own stream and holds back only its readers; any other runs in line with compute. A ring of
-context parallelism runs beside the attention that it feeds. What is hidden slows compute by the runtime's share.
+runtime overlaps runs on its own stream and holds back only its readers; any other runs in line with compute.
+
+ring          context parallelism: keys and values go round beside the attention that they feed; its first step waits
+              for nobody, its last for the last message
+tp-pipelined  a gather or scatter of tensor parallelism runs in as many slices as there are ranks beside the product
+              that reads or makes its tensor: the first slice (or the last) alone is exposed
+ep            an exchange of experts' rows runs beside the kernels of another micro-batch: nothing waits for it, but
+              the phase lasts as long as they do
+
+What is hidden slows compute by the runtime's share.
 
 Blocks repeat: a block that meets the same relative state again takes the same time, so 126 layers cost what 3 cost.
 """
@@ -16,7 +24,8 @@ from ..graph.graph import Block, Graph
 from ..graph.price import Price, Prices
 from ..graph.system import Runtime
 
-STREAM = {"tp": "tp", "sp": "tp", "ep": "ep", "cp": "cp", "dp": "dp", "pp": "pp"}
+SLICED = ("all_gather", "reduce_scatter")
+PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten._scaled_mm.", "aten._grouped_mm.")
 
 
 @dataclass(slots=True)
@@ -55,9 +64,11 @@ class _Kernel:
     axis: str  # "" for compute
     overlaps: bool
     ring: int  # steps of the ring that feeds this attention; 0
+    slices: int  # of a collective that runs beside the product that reads or makes its tensor; 0
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     weight: bool
+    product: bool
 
 
 def kernels(block: Block, prices: Sequence[Price], overlap: frozenset[str]) -> tuple[_Kernel, ...]:
@@ -68,15 +79,18 @@ def kernels(block: Block, prices: Sequence[Price], overlap: frozenset[str]) -> t
             continue
         axis = op.attr("axis", "") if op.name.startswith("torchperf.") and op.attr("ranks") is not None else ""
         role = op.attr("role", "")
+        pipelined = axis == "tp" and "tp-pipelined" in overlap and op.name.endswith(SLICED)
         if role == "fsdp":
             overlaps = ("weights" if "gather" in op.name else "gradients") in overlap
         else:
-            overlaps = role == "ring" or (axis in ("tp", "ep") and axis in overlap)
+            overlaps = role == "ring" or pipelined or (axis in ("tp", "ep") and axis in overlap)
         found.append(
             _Kernel(
                 price.seconds, str(axis), overlaps, int(op.attr("ring", 0)),
+                int(op.attr("ranks", 0)) if pipelined else 0,
                 tuple({v.slot for v in op.inputs}), tuple({v.slot for v in op.outputs}),
                 any(block.storages[v.slot].kind == "grad" for v in op.outputs),
+                op.name.startswith(PRODUCTS),
             )
         )  # fmt: skip
     return tuple(found)
@@ -146,6 +160,8 @@ class _Walk:
         self.made: dict[int, float] = {}  # slot -> end of the kernel in line that wrote it
         self.arrives = {slot: t - now for slot, t in waits.items()}  # slot -> end of the collective beside compute
         self.axis = dict.fromkeys(waits, "dp")
+        self.slices: dict[int, tuple[int, float]] = {}  # slot -> (slices, seconds) of the collective that fills it
+        self.product: dict[int, float] = {}  # slot -> seconds of the product that made it; 0 where another kernel did
         self.spent = Spent()
 
     def run(self, row: tuple[_Kernel, ...], launch: float, slowdown: float) -> tuple[Spent, _Clock]:
@@ -163,35 +179,51 @@ class _Walk:
         return spent, _Clock(0.0, self.compute, self.streams, pending)
 
     def _beside(self, kernel: _Kernel) -> None:
-        known = [t.get(slot, 0.0) for slot in kernel.reads for t in (self.made, self.arrives)]
-        start = max(self.host, self.streams.get(kernel.axis, 0.0), 0.0, *known)
-        end = self.streams[kernel.axis] = start + kernel.seconds
+        made = max((self.made.get(slot, 0.0) for slot in kernel.reads), default=0.0)
+        known = [self.arrives.get(slot, 0.0) for slot in kernel.reads]
+        free = max(self.host, self.streams.get(kernel.axis, 0.0), 0.0, *known)
+        maker = max((self.product.get(slot, 0.0) for slot in kernel.reads), default=0.0)
+        if kernel.slices and maker:  # scattered slice by slice as the product makes them
+            start = max(free, made - maker * (1 - 1 / kernel.slices))
+            end = max(start + kernel.seconds, made + kernel.seconds / kernel.slices)
+        else:
+            end = max(free, made) + kernel.seconds
+        self.streams[kernel.axis] = end
         _tally(self.spent.hidden, kernel.axis, kernel.seconds)
+        if kernel.axis == "ep":
+            return
         for slot in kernel.writes:
             self.arrives[slot], self.axis[slot] = end, kernel.axis
+            self.slices[slot] = (kernel.slices, kernel.seconds)
 
     def _in_line(self, kernel: _Kernel) -> None:
         start = max(self.host, self.compute)
         late = [slot for slot in kernel.reads if self.arrives.get(slot, 0.0) > start]
-        ring = 0.0
-        if kernel.ring:  # its first step needs no peer
-            ring = max((self.arrives[slot] for slot in late), default=0.0)
-        elif late:
-            last = max(late, key=lambda slot: self.arrives[slot])
-            self._expose(self.axis[last], self.arrives[last] - start)
-            start = self.arrives[last]
+        last = max(late, key=lambda slot: self.arrives[slot], default=-1)
+        steps, lead = kernel.ring, 0.0
+        if not steps and kernel.product and last >= 0 and self.slices.get(last, (0, 0.0))[0]:
+            steps, seconds = self.slices[last]
+            lead = max(self.arrives[last] - seconds * (1 - 1 / steps), start) - start  # until the first slice is there
+        if late and not steps:
+            lead = self.arrives[last] - start
+        if lead > 0:
+            self._expose(self.axis[last], lead)
+            start += lead
         end = start + kernel.seconds
         if kernel.axis:
             _tally(self.spent.exposed, kernel.axis, kernel.seconds)
         else:
             self.spent.compute += kernel.seconds
             self.spent.weight += kernel.seconds if kernel.weight else 0.0
-        if ring and ring + kernel.seconds / kernel.ring > end:
-            self._expose("cp", ring + kernel.seconds / kernel.ring - end)
-            end = ring + kernel.seconds / kernel.ring
+        if late and steps:
+            held = self.arrives[last] + kernel.seconds / steps - end
+            if held > 0:
+                self._expose(self.axis[last], held)
+                end += held
         self.compute = end
         for slot in kernel.writes:
             self.made[slot] = end
+            self.product[slot] = kernel.seconds if kernel.product else 0.0
             self.arrives.pop(slot, None)
 
     def _expose(self, axis: str, seconds: float) -> None:
