@@ -108,6 +108,8 @@ class Planner:
     pricer: Pricer = field(init=False)
     _locals: dict[Plan, LocalProgram] = field(default_factory=dict)
     _rows: dict[int, tuple[Block, tuple[Work, ...], tuple[Price, ...]]] = field(default_factory=dict)
+    _chunks_of: dict[tuple[object, ...], tuple[Chunk, ...]] = field(default_factory=dict)
+    _merged: dict[int, tuple[Parameter, ...]] = field(default_factory=dict)
     _chunks: dict[tuple[object, ...], ChunkCost] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -120,10 +122,10 @@ class Planner:
     def step(self, plan: Plan) -> Step:
         """The step under a resolved plan. Raises TorchperfError where it is not legal."""
         local = self._local(plan)
-        chunks = chunks_of(local.graph, plan)
+        chunks = self._split(local, plan)
         costs = tuple(self._chunk(local, chunk, plan) for chunk in chunks)
         rank_of = _ranks(plan)
-        ranks = tuple(self._rank(plan, local, [chunks[c] for c in own], [costs[c] for c in own]) for own in rank_of)
+        ranks = self._ranks_of(plan, local, rank_of, chunks, costs)
         training = self.runtime.training
         stages = tuple(tuple(self._cost(plan, chunks[c], costs[c]) for c in own) for own in rank_of)
         tails = tuple(r.exposed + r.optimizer + r.offload for r in ranks)
@@ -133,6 +135,22 @@ class Planner:
         )  # fmt: skip
         time = step_time(pipeline)
         return Step(plan, local, chunks, costs, ranks, pipeline, time.seconds, time.busy, rank_of)
+
+    def _split(self, local: LocalProgram, plan: Plan) -> tuple[Chunk, ...]:
+        key = (id(local), plan.pp, plan.pp_split, plan.virtual_stages)
+        if key not in self._chunks_of:
+            self._chunks_of[key] = chunks_of(local.graph, plan)
+        return self._chunks_of[key]
+
+    def _parameters(self, local: LocalProgram, chunk: Chunk) -> tuple[Parameter, ...]:
+        """A chunk's parameters, those alike as one; Adafactor's states follow from each shape."""
+        own = chunk.graph.facts.parameters
+        if self.how.optimizer == "adafactor":
+            return own
+        key = id(chunk.graph)
+        if key not in self._merged:
+            self._merged[key] = merged(own, local.experts)
+        return self._merged[key]
 
     def _local(self, plan: Plan) -> LocalProgram:
         """The local program, known again where nothing that shapes it differs."""
@@ -207,9 +225,24 @@ class Planner:
     def _price(self, op: Op) -> float:
         return self.pricer(op, work_of(op)).seconds
 
+    def _ranks_of(
+        self, plan: Plan, local: LocalProgram, rank_of: Sequence[Sequence[int]], chunks: Sequence[Chunk],
+        costs: Sequence[ChunkCost],
+    ) -> tuple[RankCost, ...]:  # fmt: skip
+        """Once a step, of every pipeline rank; ranks alike are worked out once."""
+        known: dict[tuple[object, ...], RankCost] = {}
+        found = []
+        for own in rank_of:
+            parameters = tuple(p for c in own for p in self._parameters(local, chunks[c]))
+            key = (*(id(costs[c]) for c in own), *((p.numel, p.dtype, p.trained, len(p.names)) for p in parameters))
+            if key not in known:
+                known[key] = self._rank(plan, local, [chunks[c] for c in own], [costs[c] for c in own])
+            found.append(known[key])
+        return tuple(found)
+
     def _rank(self, plan: Plan, local: LocalProgram, chunks: Sequence[Chunk], costs: Sequence[ChunkCost]) -> RankCost:
         """What a pipeline rank does once a step."""
-        parameters = tuple(p for chunk in chunks for p in chunk.graph.facts.parameters)
+        parameters = tuple(p for chunk in chunks for p in self._parameters(local, chunk))
         if local.graph.facts.mode != "train":
             return RankCost(parameters, (), 0.0, 0.0, 0.0, 0.0, 0.0)
         training = self.runtime.training
@@ -260,6 +293,14 @@ class Planner:
         if plan.offload == "params+optimizer":
             moved += 2 * plan.micro_batches * numel * width
         return moved / link
+
+
+def merged(parameters: Iterable[Parameter], experts: frozenset[str]) -> tuple[Parameter, ...]:
+    """Parameters of a dtype treated alike (trained, expert, tied) as one long one, by the name of the first."""
+    found: dict[tuple[object, ...], list[Parameter]] = {}
+    for p in parameters:
+        found.setdefault((p.dtype, p.trainable, p.gradient, p.names[0] in experts, len(p.names) > 1), []).append(p)
+    return tuple(replace(alike[0], shape=(sum(p.numel for p in alike),)) for alike in found.values())
 
 
 def state_ranks(plan: Plan, experts: bool = False) -> int:
