@@ -183,7 +183,7 @@ class Planner:
             graph = fully_sharded(chunk.graph, sharding) if sharding else chunk.graph
             rows = [self._block(block) for block in graph.blocks]
             works, prices = tuple(r[0] for r in rows), tuple(r[1] for r in rows)
-            spent = micro_batch(graph, prices, self.runtime)
+            spent = micro_batch(graph, prices, self.runtime, self.system.accelerator.architecture)
             alive = memory.lives(graph, works)
             cost = ChunkCost(
                 graph, works, prices, spent, memory.peak_of(graph, alive), memory.saved_bytes(graph, alive)

@@ -296,6 +296,7 @@ class Training:
     overlap_slowdown  share of the hidden communication time that compute loses to it
     bucket            bytes of gradients that one collective carries
     layer_overhead    host seconds a layer and pass that nothing hides; None without
+    pace              (architecture, times): how much longer kernels take in a step than alone; 1 where none is named
     """
 
     gradients: str
@@ -309,6 +310,11 @@ class Training:
     overlap_slowdown: Sourced
     bucket: Sourced
     layer_overhead: Sourced | None = None
+    pace: tuple[tuple[str, Sourced], ...] = ()
+
+    def slower(self, architecture: str) -> float:
+        """How much longer kernels take in a step on that architecture than alone."""
+        return dict(self.pace)[architecture].value if architecture in dict(self.pace) else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +331,7 @@ class Runtime:
     """The software that runs the graph, as data.
 
     fused                chains of pointwise ops run as one kernel
+    fused_outside        also outside the repeated layers: embedding, head, loss
     attention            form of attention: `flash` or `unfused`
     launch               host seconds to dispatch one op
     reserve              bytes of device memory a process takes before its first tensor
@@ -346,6 +353,7 @@ class Runtime:
     file: str
     attention_kernels: tuple[AttentionKernel, ...] = ()
     serving: Serving | None = None
+    fused_outside: bool = True
 
     def attention_slowdown(self, architecture: str, backward: bool) -> Sourced | None:
         """Times the fastest kernel's time on that architecture; None where the runtime has the fastest."""

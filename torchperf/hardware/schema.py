@@ -155,16 +155,25 @@ def runtime(record: Record) -> Runtime:
         aliases=aliases,
         description=record.text("description"),
         fused=record.flag("fused"),
+        fused_outside=record.flag("fused_outside") if record.has("fused_outside") else True,
         attention=record.text("attention", ATTENTION),
         launch=record.sourced("launch", DURATION, "per_op"),
         reserve=record.sourced("reserve", BYTES, "per_process", condition=True),
         allocator_fraction=record.sourced("allocator_fraction", SHARE, "per_process", condition=True),
-        training=SERVES_ONLY if record.has("serving") and not record.has("training")
+        training=SERVES_ONLY
+        if record.has("serving") and not record.has("training")
         else _training(record.table("training")),
         serving=_serving(record.table("serving")) if record.has("serving") else None,
         attention_kernels=_attention_kernels(record.table("attention_kernel", optional=True)),
         file=record.faults.file,
     )
+
+
+def _by_architecture(record: Record) -> Iterator[tuple[str, Sourced]]:
+    """`hopper = { value = ... }`: a ratio an architecture."""
+    for key in record.among(tuple(normal(name) for name in ARCHITECTURES)):
+        name = next(name for name in ARCHITECTURES if normal(name) == key)
+        yield name, record.sourced(key, RATIO, "per_op", condition=True)
 
 
 def _attention_kernels(record: Record) -> tuple[AttentionKernel, ...]:
@@ -215,6 +224,7 @@ def _training(record: Record) -> Training:
         overlap_slowdown=record.sourced("overlap_slowdown", SHARE, "per_process", condition=True),
         bucket=record.sourced("bucket", BYTES, "per_op", condition=True),
         layer_overhead=record.optional("layer_overhead", DURATION, "per_op"),
+        pace=tuple(_by_architecture(record.table("pace", optional=True))),
     )
 
 

@@ -60,6 +60,8 @@ def _runtime(r: Runtime) -> Iterator[Row]:
     for kernel in r.attention_kernels:
         key = f"attention_kernel.{kernel.architecture.lower().replace(' ', '-')}"
         yield from ((f"{key}.forward", kernel.forward), (f"{key}.backward", kernel.backward))
+    for architecture, pace in r.training.pace:
+        yield f"training.pace.{architecture.lower().replace(' ', '-')}", pace
     if r.training.layer_overhead:
         yield "training.layer_overhead", r.training.layer_overhead
 

@@ -71,8 +71,8 @@ class _Kernel:
     product: bool
 
 
-def kernels(block: Block, prices: Sequence[Price], overlap: frozenset[str]) -> tuple[_Kernel, ...]:
-    """The kernels of a block that take time; `overlap` as in Training.overlap."""
+def kernels(block: Block, prices: Sequence[Price], overlap: frozenset[str], pace: float = 1.0) -> tuple[_Kernel, ...]:
+    """The kernels of a block that take time; `overlap` and `pace` as in Training."""
     found = []
     for op, price in zip(block.ops, prices, strict=True):
         if price.seconds <= 0.0:
@@ -86,7 +86,7 @@ def kernels(block: Block, prices: Sequence[Price], overlap: frozenset[str]) -> t
             overlaps = role == "ring" or pipelined or (axis in ("tp", "ep") and axis in overlap)
         found.append(
             _Kernel(
-                price.seconds, str(axis), overlaps, int(op.attr("ring", 0)),
+                price.seconds * (1.0 if axis else pace), str(axis), overlaps, int(op.attr("ring", 0)),
                 int(op.attr("ranks", 0)) if pipelined else 0,
                 tuple({v.slot for v in op.inputs}), tuple({v.slot for v in op.outputs}),
                 any(block.storages[v.slot].kind == "grad" for v in op.outputs),
@@ -106,11 +106,12 @@ class _Clock:
     pending: dict[int, float] = field(default_factory=dict)  # program storage -> when its collective is done
 
 
-def micro_batch(graph: Graph, prices: Prices, runtime: Runtime) -> dict[str, Spent]:
+def micro_batch(graph: Graph, prices: Prices, runtime: Runtime, architecture: str = "") -> dict[str, Spent]:
     """Time of each phase of one micro-batch, in the order in which the program runs."""
     overlap = frozenset(runtime.training.overlap)
     launch, slowdown = runtime.launch.value, runtime.training.overlap_slowdown.value
-    rows = [kernels(block, row, overlap) for block, row in zip(graph.blocks, prices, strict=True)]
+    pace = runtime.training.slower(architecture) if graph.facts.mode == "train" else 1.0
+    rows = [kernels(block, row, overlap, pace) for block, row in zip(graph.blocks, prices, strict=True)]
     clock = _Clock()
     known: dict[tuple[object, ...], tuple[Spent, _Clock]] = {}
     phases: dict[str, Spent] = {}

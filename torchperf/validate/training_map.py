@@ -55,6 +55,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What holds for the rows of `key` that meet every condition given; a later entry stands before an earlier one.
 
     model, gpu, precision   regular expressions over the row's cells; note: a text in its notes; ids: rows
+    table       regular expression over the source's own place, `source_note`
     fills       cells of the row that it leaves blank, by the column's name; a cell that is not blank stands
     plan        fields of the Plan
     config      dims of the model
@@ -74,6 +75,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu: str = ""
     precision: str = ""
     note: str = ""
+    table: str = ""
     ids: tuple[str, ...] = ()
     runtime: str = ""
     attention: str = ""

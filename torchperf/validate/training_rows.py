@@ -238,6 +238,7 @@ def _holds(setting: Setting, key: str, cells: Mapping[str, str]) -> bool:
         and (not setting.ids or cells["id"] in setting.ids)
         and all(not (text := getattr(setting, n)) or _is(text, cells.get(n, "")) for n in ("model", "gpu", "precision"))
         and setting.note in cells.get("notes", "")
+        and (not setting.table or _is(setting.table, cells.get("source_note", "")))
     )
 
 
