@@ -19,7 +19,8 @@ from .partition.stages import layers_of, split_layers
 from .partition.tensor_parallel import tensor_parallel
 from .rewrite import attention, optimizer, recompute
 from .rewrite import precision as precisions
-from .rewrite.low_precision import quantise, shared_casts
+from .rewrite.low_precision import quantise
+from .rewrite.low_precision_step import narrow_gathers, shared_casts
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class LocalProgram:
-    """`graph` has local shapes and collectives; `experts` names the parameters that expert parallelism splits."""
+    """`graph` has local shapes and collectives; `experts` names the parameters of experts, split or left whole."""
 
     graph: Graph
     experts: frozenset[str] = frozenset()
@@ -68,13 +69,15 @@ def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Ru
     if plan.cp > 1:
         context_check(program)
     if plan.tp > 1:
-        program = tensor_parallel(
+        split = tensor_parallel(
             program, plan.tp, sequence=plan.sequence_parallel, plan=plan_of(graph, plan.tp_plan),
             regather=training.regather, norm_gradients=training.norm_gradients,
-        ).program  # fmt: skip
+            local_experts=plan.expert_tp < plan.tp,
+        )  # fmt: skip
+        program, experts = split.program, split.experts
     mesh = plan.mesh
     if plan.ep > 1:
-        found = expert_parallel(program, plan.ep, stride=mesh.stride("cp"), imbalance=plan.moe_imbalance)
+        found = expert_parallel(program, plan.ep, stride=plan.expert_tp, imbalance=plan.moe_imbalance)
         program, experts = found.program, found.parameters
     if plan.cp > 1:
         program = context_parallel(program, plan.cp, kind=plan.cp_kind, stride=mesh.stride("cp"))
@@ -87,14 +90,14 @@ def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Ru
             )
         program = attention.apply(program, "unfused")
     if to.linear:
-        program = quantise(program, to, arch or None, sharded=plan.zero_stage == 3)
+        program = narrow_gathers(quantise(program, to, arch or None, sharded=plan.zero_stage == 3), to)
     program = recompute.apply(program, plan.recompute, _stages(program, plan))
     if to.linear:
         shards = plan.dp_shard * plan.cp if plan.zero_stage == 3 and to.gather else 1
         program = shared_casts(program, plan.micro_batches, shards)
     if plan.zero_stage < 3 and graph.facts.mode == "train":
         program = optimizer.accumulation(program, training, plan.micro_batches)
-    return LocalProgram(fuse(program, annotated(program)) if runtime.fused else program, experts)
+    return LocalProgram(fuse(program, annotated(program), runtime.fused_outside) if runtime.fused else program, experts)
 
 
 def _stages(graph: Graph, plan: Plan) -> tuple[tuple[str, ...], ...] | None:

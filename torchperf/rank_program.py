@@ -137,7 +137,10 @@ def _once(local: LocalProgram, plan: Plan, bucket: int) -> Iterator[Exchange]:
 def _text(graph: Graph, plan: Plan, chunks: tuple[Chunk, ...], found: tuple[Exchange, ...]) -> str:
     lines = []
     if plan.tp > 1:
-        placed = tensor_parallel(graph, plan.tp, sequence=plan.sequence_parallel, plan=plan_of(graph, plan.tp_plan))
+        placed = tensor_parallel(
+            graph, plan.tp, sequence=plan.sequence_parallel, plan=plan_of(graph, plan.tp_plan),
+            local_experts=plan.expert_tp < plan.tp,
+        )  # fmt: skip
         lines += str(placed.plan).splitlines()
     if plan.pp > 1:
         for chunk in chunks:

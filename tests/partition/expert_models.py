@@ -82,16 +82,16 @@ class Model(nn.Module):
         return functional.cross_entropy(self.head(x).view(-1, 56), ids.view(-1))
 
 
-def bound(kind: str, tiny: Callable[..., Any]) -> Graph:
-    """A model of that kind for 3 sequences of 7 tokens, forward and backward."""
+def bound(kind: str, tiny: Callable[..., Any], batch: int = 3, seq: int = 7) -> Graph:
+    """A model of that kind for `batch` sequences of `seq` tokens, forward and backward."""
     if kind in EXPERTS:
-        return cast("Graph", tiny(kind, seq=7, batch=3).factors.graph)
+        return cast("Graph", tiny(kind, seq=seq, batch=batch).factors.graph)
     if kind == "gpt_oss":
         subject = from_config(GPT_OSS, kind)
-        subject.fixed, subject.sizes = "one size is enough for this test", {"batch": 3, "seq": 7}
+        subject.fixed, subject.sizes = "one size is enough for this test", {"batch": batch, "seq": seq}
         graph = capture(subject, "train", subject.sizes)
         return graph.bind(**dict(graph.facts.sizes))
     with torch.device("meta"):
         module = Model({"EveryToken": EveryToken, "ScoresInside": ScoresInside}[kind])
     captured = torchperf.capture(module, lambda batch, seq: torch.zeros(batch, seq, dtype=torch.long))
-    return captured.bind(batch=3, seq=7)
+    return captured.bind(batch=batch, seq=seq)

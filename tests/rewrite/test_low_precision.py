@@ -16,10 +16,12 @@ from torchperf.graph.errors import TorchperfError
 from torchperf.graph.graph import Capture, Graph
 from torchperf.graph.text import read
 from torchperf.hardware import load_accelerator, system_for
+from torchperf.partition.tensor_parallel import tensor_parallel
 from torchperf.price import Pricer
 from torchperf.price.matmul import price as price_matmul
 from torchperf.rewrite import attention
-from torchperf.rewrite.low_precision import kept_high, once_a_step, quantise
+from torchperf.rewrite.low_precision import kept_high, quantise
+from torchperf.rewrite.low_precision_step import narrow_gathers, once_a_step
 from torchperf.rewrite.precision import PRECISIONS, Precision, dtypes_needed, precision
 from torchperf.schedule import memory
 
@@ -334,3 +336,17 @@ def test_eight_bits_speed_up_llama_3_1_8b_on_h100(captured, name: str, low: floa
 
     ratio = seconds(precision("bf16-mixed")) / seconds(precision(name))
     assert low < ratio < high
+
+
+@pytest.mark.parametrize(("name", "share"), [("fp8-delayed", 0.5), ("nvfp4", 0.25), ("fp8-tensorwise", None)])
+def test_gathers_before_a_cast_carry_the_low_precision(tiny, name: str, share: float | None) -> None:
+    """Sequence parallelism: a gather that casts alone read takes its share of the time; torchao's stays at 16 bits."""
+    columns, rows = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"), (
+        "self_attn.o_proj", "mlp.down_proj",
+    )  # fmt: skip
+    plan = {f"model.layers.*.{n}": how for names, how in ((columns, "colwise"), (rows, "rowwise")) for n in names}
+    local = tensor_parallel(tiny("llama"), 2, sequence=True, plan=plan).program
+    done = narrow_gathers(quantise(local, precision(name), "Blackwell"), precision(name))
+    gathers = [op for block in done.blocks if block.module for op in block.ops if op.name == "torchperf.all_gather"]
+    assert gathers
+    assert {op.attr("load") for op in gathers if op.attr("load")} == ({share} if share else set())

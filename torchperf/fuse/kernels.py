@@ -11,11 +11,15 @@ from .chains import group
 from .remake import remake
 
 
-def fuse(graph: Graph, works: Sequence[Sequence[Work]]) -> Graph:
-    """The program of a runtime that fuses: `works` are the works of its ops, block by block."""
+def fuse(graph: Graph, works: Sequence[Sequence[Work]], outside: bool = True) -> Graph:
+    """The program of a runtime that fuses: `works` are the works of its ops, block by block.
+
+    outside   whether what no repeated layer holds (embedding, head, loss) is fused too
+    """
     escaping = escaping_slots(graph)
+    chosen = {segment.block for segment in graph.segments if outside or segment.module}
     blocks = tuple(
-        group(block, row, escaping[b]) if block.phase != "optimizer" else block
+        group(block, row, escaping[b]) if block.phase != "optimizer" and b in chosen else block
         for b, (block, row) in enumerate(zip(graph.blocks, works, strict=True))
     )
     return remake(replace(graph, blocks=blocks))

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from ..graph.errors import TorchperfError
 from .algebra import Dim, Dims, Factor, flatten, leaves, show
 from .choose import Candidate, candidates, sequence_leaves, split_of
+from .expert_local import LocalExperts
 from .infer import Inferred, Verdict, cost
 from .placement import place
 from .plan_styles import COLWISE, EXPERTS, ROWWISE, WHOLE, check, matches, parameter_names
@@ -23,9 +24,11 @@ Chosen = list[tuple[str, Factor]]  # (pattern, leaf)
 
 def given(
     prepared: Prepared, ranks: int, plan: Mapping[str, str], *, axis: str = "tp", sequence: bool = False,
-    regather: bool = True, norm_gradients: bool = True,
+    regather: bool = True, norm_gradients: bool = True, local: LocalExperts | None = None,
 ) -> Inferred:  # fmt: skip
     """The placement of that plan; a `sequence_parallel` style anywhere in it asks for `sequence`.
+
+    local   experts that stay whole: what the plan says of them alone is skipped, and the verdicts say so
 
     Raises TorchperfError naming pattern and dim where a pattern fits nothing, a leaf does not divide, a parameter that
     the plan keeps whole is split through another, or two patterns split one value twice.
@@ -33,9 +36,14 @@ def given(
     factors = prepared.factors
     check(factors.graph, plan)
     chosen = _chosen(prepared, plan)
+    known = {id(c.leaf): c for c in candidates(factors)}
+    skipped = [(p, x) for p, x in chosen if local is not None and local.holds_alone(known[id(x)].uses, x)]
+    chosen = [c for c in chosen if c not in skipped]
     along = sequence_leaves(factors) if sequence or "sequence_parallel" in plan.values() else ()
     split = split_of(factors, [leaf for _, leaf in chosen], ranks, axis=axis, sequence=along)
     split.regather, split.norm_gradients = regather, norm_gradients
+    if local is not None:
+        local.enter(split)
     for pattern, style in plan.items():
         for name, dims in _matched(prepared, pattern).items() if style in WHOLE else ():
             if split.held(dims)[0]:
@@ -43,8 +51,10 @@ def given(
     placement = place(prepared, split)
     if placement.conflicts:
         raise _conflict(prepared, chosen, ranks, placement.conflicts[0])
-    known = {id(c.leaf): c for c in candidates(factors)}
     verdicts = [Verdict(known.get(id(leaf), Candidate(leaf)), "taken", 0.0, pattern) for pattern, leaf in chosen]
+    verdicts += [
+        Verdict(known[id(leaf)], "skipped", 0.0, f"{pattern}: experts stay whole") for pattern, leaf in skipped
+    ]
     return Inferred(split, placement, cost(placement), verdicts)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from .algebra import leaves
 from .choose import Candidate, candidates, indivisible, indivisible_sequence, partner, sequence_leaves
+from .expert_local import LocalExperts
 from .masks import Split
 from .placement import Placement, place
 from .prepare import Prepared
@@ -88,7 +89,7 @@ def illegal(placement: Placement) -> str:
 
 def infer(
     prepared: Prepared, ranks: int, *, axis: str = "tp", sequence: bool = False, strict: bool = True,
-    experts: bool = False, regather: bool = True, norm_gradients: bool = True,
+    experts: bool = False, regather: bool = True, norm_gradients: bool = True, local: LocalExperts | None = None,
 ) -> Inferred:  # fmt: skip
     """The plan for one mesh axis of `ranks`.
 
@@ -97,9 +98,13 @@ def infer(
     strict    raise TorchperfError (parameter, dim, nearest legal degrees) where a leaf that should be split cannot be;
               otherwise it stays whole, and its verdict says so. Embedding tables stay whole either way.
     regather, norm_gradients  see `Split`: what the runtime does in backward; the plan is the same
+    local     experts that stay whole, on the rank's own tokens: no leaf of theirs is split, `hidden` neither
     """
+    kept = local.leaves if local is not None else frozenset()
     every = [
-        c for c in candidates(prepared.factors) if c.leaf.name != "positions" and (experts or c.leaf.name != "experts")
+        c
+        for c in candidates(prepared.factors)
+        if c.leaf.name != "positions" and (experts or c.leaf.name != "experts") and id(c.leaf) not in kept
     ]
     found = _search(prepared, every, (ranks,), axis, {})
     if any(c.leaf.size % ranks for c in found.taken):
@@ -110,6 +115,8 @@ def infer(
             if leaf.size % ranks:
                 raise indivisible_sequence(leaf, ranks)
         found.split = Split(axis, found.split.sizes, found.split.chosen, along, regather, norm_gradients)
+        if local is not None:
+            local.enter(found.split)
         found.placement = place(prepared, found.split)
         found.cost = cost(found.placement)
     return found

@@ -21,6 +21,18 @@ class Ledger:
         self.block = prepared.factors.graph.blocks[b]
         self.out = BlockPlaced(entry)
 
+    def _routed(self, i: int) -> bool:
+        """Whether the op keeps to the rank's own rows of experts."""
+        return bool(self.split.routed) and i in self.split.routed[self.b]
+
+    def _class(self, slot: int) -> int:
+        return self.prepared.factors.classes.of[self.b][slot]
+
+    def _saved(self, slot: int) -> bool:
+        """Whether a forward block made this storage."""
+        blocks = self.prepared.factors.graph.blocks
+        return any(blocks[b].phase == "forward" for b, _ in self.prepared.members[self._class(slot)])
+
     def _count(self, i: int, facts: OpFactors, whole: int, inputs: list[State], outputs: list[State]) -> None:
         """Work that this rank is spared."""
         flops, moved = self.prepared.flops[self.b][i], self.prepared.moved[self.b][i]

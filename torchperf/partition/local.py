@@ -235,7 +235,7 @@ def _attr(op: Op, name: str, attr: Attr, outputs: list[Value]) -> Attr:
         return tuple(value.shape[d] for value in outputs)
     if name == "split_size":
         return shape[int(op.attr("dim", 0)) % len(shape)]
-    if name == "num_weights":
+    if name == "num_weights" or (name == "end" and op.name.startswith("aten.arange.")):
         return shape[0]
     return attr
 

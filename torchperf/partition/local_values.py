@@ -37,8 +37,10 @@ class LocalValues:
             return value
         strides = self.strides(value, shape, state, flat, whole)
         offset = int(value.offset)  # type: ignore[arg-type]
-        if offset and value.numel:
-            offset = offset * math.prod(shape) // value.numel
+        if offset and flat is not None:
+            offset = self._offset(flat, offset, state, whole)
+        elif offset and value.numel:
+            offset = _along(value, shape, strides, offset)
         return Value(value.slot, value.dtype, shape, strides, offset)
 
     def strides(
@@ -70,8 +72,38 @@ class LocalValues:
             found[reach] = local
         return found
 
+    def _offset(self, flat: Dim, offset: int, state: State, whole: int) -> int:
+        """Where an element of the whole storage lies in the rank's; of a split factor, its share of the way."""
+        found, factors = 0, flatten(flat)
+        for j, factor in enumerate(factors):
+            inner = math.prod(f.size for f in factors[j + 1 :])
+            at, offset = divmod(offset, inner)
+            local = self._length(factors[j + 1 :], state, whole)
+            if factor.kind != "sum":
+                found += at * self.split.local([factor], whole, state.sequence) // factor.size * local
+                continue
+            for segment in factor.parts:
+                size = math.prod(f.size for f in segment)
+                if at < size:
+                    found += self._offset(segment, at, state, whole) * local
+                    break
+                at -= size
+                found += self._length(segment, state, whole) * local
+        return found
+
     def _length(self, flat: Dim, state: State, whole: int) -> int:
         return self.split.local(flat, whole, state.sequence)
+
+
+def _along(value: Value, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> int:
+    """An offset as steps along the value's dims, each shortened as its dim is."""
+    found = 0
+    for j in sorted(range(len(shape)), key=lambda j: -int(value.strides[j])):  # type: ignore[arg-type]
+        step, size = int(value.strides[j]), int(value.shape[j])  # type: ignore[arg-type]
+        if step:
+            found += offset // step * shape[j] // size * strides[j]
+            offset %= step
+    return found
 
 
 def flat_factors(value: Value, dims: Dims) -> Dim | None:

@@ -25,6 +25,8 @@ class Split:
     sequence   the leaves that split what lies between the split regions (sequence parallel); none without it
     regather   backward gathers again what forward gathered, for dW; else the gathered value is kept (the runtime's way)
     norm_gradients  gradients of parameters that every rank holds are summed here; else they stay Partial
+    routed     of each block, the ops that keep to the rank's own rows of experts, though they mix them (expert_local)
+    complete   classes of storages whose sums over the rank's own rows stand: experts' gradients
     known      id of dims, or of a dim -> ids of its leaves, where that was worked out before
     """
 
@@ -34,6 +36,8 @@ class Split:
     sequence: tuple[Factor, ...] = ()
     regather: bool = True
     norm_gradients: bool = True
+    routed: tuple[frozenset[int], ...] = ()
+    complete: frozenset[int] = frozenset()
     known: dict[int, frozenset[int]] = field(default_factory=dict, repr=False)
     memo: dict[int, Held] = field(default_factory=dict, repr=False)
     lengths: dict[tuple[int, int, bool], int] = field(default_factory=dict, repr=False)

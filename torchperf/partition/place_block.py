@@ -15,7 +15,7 @@ from .ledger import Ledger
 from .masks import Split
 from .partial import Outlook
 from .prepare import Prepared
-from .sequence import holds, joins_more, needs_whole
+from .sequence import joins_more, left, needs_whole
 from .state import WHOLE, BlockPlaced, Crossing, OpPlaced, State, Step, Written
 from .step import ADDITIVE, LINEAR, NONLINEAR, PRODUCT, OpFactors
 
@@ -53,7 +53,7 @@ class BlockWalk(Ledger):
         for i, facts in enumerate(self.prepared.factors.blocks[self.b]):
             if not met[i].isdisjoint(self.states):
                 self.out.ops.append(self._op(i, facts))
-            elif touched[i].isdisjoint(chosen):
+            elif touched[i].isdisjoint(chosen) and not self._routed(i):
                 self.out.ops.append(None)
             elif self.split.sequence:
                 self.out.ops.append(self._op(i, facts))
@@ -100,8 +100,9 @@ class BlockWalk(Ledger):
 
     def _op(self, i: int, facts: OpFactors) -> OpPlaced:
         op, split = facts.op, self.split
+        routed = self._routed(i)
         if facts.kind == "create":
-            return self._finish(i, facts, 0, [WHOLE] * len(op.inputs), [WHOLE] * len(op.outputs))
+            return self._create(i, facts, routed)
         held = [split.held(dims) for dims in facts.inputs]
         results = [split.held(dims) for dims in facts.outputs]
         contracted = [split.mask_of(dims) for dims in facts.contracted]
@@ -132,7 +133,7 @@ class BlockWalk(Ledger):
         for value in op.inputs:
             ragged |= self.states.get(value.slot, WHOLE).ragged
         on_axis = bool(everything & ~whole) or any(contracted) or any(m & ~whole for m, _ in results) or bool(ragged)
-        gathers = bool(split.sequence) and (i in self.early or needs_whole(facts, split, on_axis))
+        gathers = bool(split.sequence) and (i in self.early or needs_whole(facts, split, on_axis, routed))
         passing = self._pass(i, facts, gathers)
         sequence = self._sequence(i, facts, gathers) and not passing
         inputs = [self._input_state(value, sequence or bool(passing), i) for value in op.inputs]
@@ -142,10 +143,8 @@ class BlockWalk(Ledger):
             partial = contracted[j] | passing
             lies, rows = False, 0
             if sequence and not self.prepared.views[self.b][i]:
-                if holds(facts.contracted[j], split):
-                    partial |= split.full
-                elif split.times_sequence(dims) == 1:
-                    lies = True
+                own, lies = left(facts, j, split, routed)
+                partial |= own if self._class(op.outputs[j].slot) not in split.complete else 0
             if facts.ragged is not None:
                 rows = self._grouped(facts, dims)
             elif ragged:
@@ -159,6 +158,13 @@ class BlockWalk(Ledger):
                 self._conflict(facts, "what is summed over the axis is split over it too")
             outputs.append(State(partial, lies, rows))
         return self._finish(i, facts, whole, inputs, outputs)
+
+    def _create(self, i: int, facts: OpFactors, routed: bool) -> OpPlaced:
+        """A new tensor is whole; on the way through local experts, as long as what it is made like."""
+        read = [self.states.get(v.slot, WHOLE) if routed else WHOLE for v in facts.op.inputs]
+        along = routed and (not read or any(state.sequence for state in read))
+        made = [State(0, True) if along and self.split.times_sequence(d) == 1 else WHOLE for d in facts.outputs]
+        return self._finish(i, facts, 0, [State(0, True) if s.sequence else WHOLE for s in read], made)
 
     def _grouped(self, facts: OpFactors, dims: Dims) -> int:
         assert facts.ragged is not None
@@ -215,11 +221,12 @@ class BlockWalk(Ledger):
             return False
         if any(self.split.held(dims)[0] & bits for dims in facts.outputs):  # a fused QKV: Q is split where K is summed
             return False
+        waiting = {slot for slot, state in self.states.items() if state.partial}
         for k, (value, dims) in enumerate(zip(op.inputs, facts.inputs, strict=True)):
             state = self.states.get(value.slot, WHOLE)
             if self.split.held(dims)[0] & bits or (k not in found and state.ragged & bits):
                 return False
-            joins = facts.linear == ADDITIVE and joins_more(self.prepared, self.b, i, facts)
+            joins = facts.linear == ADDITIVE and joins_more(self.prepared, self.split, self.b, i, facts, waiting)
             if k not in found and state.sequence and not joins:
                 return False
         if facts.linear == LINEAR and (len(found) < len(op.inputs) or len(set(found.values())) > 1):
@@ -283,11 +290,3 @@ class BlockWalk(Ledger):
             read = {v.slot: v.nbytes for v, state in zip(op.inputs, placed.inputs, strict=True) if state.sequence}
             if read and sum(read.values()) < self.written[slot][0].nbytes:
                 self.earlier.add(maker)
-
-    def _class(self, slot: int) -> int:
-        return self.prepared.factors.classes.of[self.b][slot]
-
-    def _saved(self, slot: int) -> bool:
-        """Whether a forward block made this storage."""
-        blocks = self.prepared.factors.graph.blocks
-        return any(blocks[b].phase == "forward" for b, _ in self.prepared.members[self._class(slot)])

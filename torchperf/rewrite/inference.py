@@ -1,8 +1,9 @@
 """A program as an engine serves it: weights and cache in fewer bits, and how many experts a batch meets.
 
-Linear layers inside the repeated blocks are quantised, experts too. Embedding, head, routers and norms stay as they
-are, and so do the absorbed projections of latent attention, which engines keep in 16 bits. Bound programs only; run
-it after the partition, so that what is quantised are a device's own weights.
+Linear layers inside the repeated blocks are quantised, experts too, or experts alone where the format says so.
+Embedding, head (unless the format has it), routers and norms stay as they are, and so do the absorbed projections of
+latent attention, which engines keep in 16 bits. Bound programs only; run it after the partition, so that what is
+quantised are a device's own weights.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class WeightFormat:
     scale       dtype of a scale; zero_bits of a zero point beside it
     activations dtypes that its products can run in, the first by default
     source      where the layout is published
+    only        experts: no other layer is quantised; "": every layer is
+    head        the output head is quantised too, where it has a weight of its own
     """
 
     dtype: str
@@ -36,14 +39,28 @@ class WeightFormat:
     zero_bits: int
     activations: tuple[str, ...]
     source: str
+    only: str = ""
+    head: bool = False
 
 
 FORMATS = {
     "fp8": WeightFormat("fp8", -1, "fp32", 0, ("fp8", "bf16"), "arXiv 2209.05433; one scale for the tensor"),
     "int8": WeightFormat("i8", 0, "fp32", 0, ("bf16", "int8"), "arXiv 2211.10438 (SmoothQuant), per channel"),
     "int4": WeightFormat("i4", 128, "fp16", 4, ("bf16", "fp8", "int8"), "arXiv 2306.00978 (AWQ), w4 g128"),
+    "int4-g32": WeightFormat(
+        "i4", 32, "bf16", 16, ("bf16",), "gpt-fast quantize.py: groups of 32, scale and zero bf16"
+    ),
+    "q4_k_m": WeightFormat(
+        "i4", 32, "fp16", 8, ("bf16",), "llama.cpp, quantize: Q4_K and Q6_K in turn, 4.8 bits in the mean", head=True
+    ),
     "nvfp4": WeightFormat("fp4", 16, "fp8", 0, ("fp4", "fp8", "bf16"), "NVIDIA, Introducing NVFP4 (2025)"),
     "mxfp4": WeightFormat("fp4", 32, "e8m0", 0, ("bf16", "fp8", "fp4"), "OCP Microscaling Formats v1.0, table 1"),
+    "nvfp4-experts": WeightFormat(
+        "fp4", 16, "fp8", 0, ("fp4", "fp8", "bf16"), "nvidia/DeepSeek-R1-FP4: hf_quant_config.json", only="experts"
+    ),
+    "mxfp4-experts": WeightFormat(
+        "fp4", 32, "e8m0", 0, ("bf16", "fp8", "fp4"), "openai/gpt-oss-120b: config.json", only="experts"
+    ),
 }
 ELEMENTS = {"fp8": "fp8", "int8": "i8", "fp4": "fp4"}  # activations narrower than 16 bits
 CACHES = {"fp8": "fp8", "int8": "i8", "int4": "i4"}  # the integers with a scale and a zero point a token and head
@@ -54,7 +71,7 @@ CACHE_SCALE_BITS = 32  # fp16 scale and zero point (LMDeploy, INT4/INT8 KV cache
 def quantise(graph: Graph, weights: str = "bf16", activations: str | None = None, kv: str = "bf16") -> Graph:
     """The program with `weights`, `activations` and `kv` in these formats, and experts as a batch meets them.
 
-    weights      bf16 | fp16 | fp8 | int8 | int4 | nvfp4 | mxfp4
+    weights      bf16 | fp16, or a key of FORMATS
     activations  of the quantised layers: bf16 | fp16 | fp8 | int8 | fp4; None takes what the weights go with
     kv           bf16 | fp16 | fp8 | int8 | int4
     Raises TorchperfError on an unknown name or a pair that no kernel runs.
@@ -125,7 +142,10 @@ def routed(graph: Graph) -> Graph:
 
 def _quantised(graph: Graph, form: WeightFormat, element: str | None) -> Quantised:
     experts = next((v for key in EXPERTS if isinstance(v := graph.facts.fact(key), int)), 0)
-    return Quantised(form.dtype, form.group, form.scale, form.zero_bits, element, experts)
+    only_experts = form.only == "experts"
+    return Quantised(
+        form.dtype, form.group, form.scale, form.zero_bits, element, experts, only_experts=only_experts, head=form.head
+    )
 
 
 def _each(graph: Graph, step: Callable[[Rewriter, Op], Op], to: Quantised) -> Graph:

@@ -26,6 +26,7 @@ class Quantised:
     """What to change: weights to `dtype` (group, scale and zero point as of WeightFormat), x to `x`, cache to `cache`.
 
     experts  rows of a router, which is left alone
+    only_experts, head  as of WeightFormat
     """
 
     dtype: str = "bf16"
@@ -35,6 +36,8 @@ class Quantised:
     x: str | None = None
     experts: int = 0
     cache: str | None = None
+    only_experts: bool = False
+    head: bool = False
 
 
 class Rewriter:
@@ -77,10 +80,10 @@ class Rewriter:
         return Block(self.block.module, self.block.phase, tuple(self.storages), tuple(ops))
 
     def _weights(self) -> dict[int, tuple[int, ...]]:
-        """Slots of the weights to change, with the shape [.., n, k] of each: 16-bit, of a repeated layer, only used
-        as the second operand of a product.
+        """Slots of the weights to change, with the shape [.., n, k] of each: 16-bit, of a repeated layer (or of the
+        head), only used as the second operand of a product.
         """
-        if not self.block.module:
+        if not self.block.module and not self.to.head:
             return {}
         found: dict[int, tuple[int, ...]] = {}
         others: set[int] = set()
@@ -97,6 +100,8 @@ class Rewriter:
         return {slot: shape for slot, shape in found.items() if slot not in others}
 
     def _large(self, op: Op, weight: Value) -> bool:
+        if self.to.only_experts and "grouped_mm" not in op.name:
+            return False
         n, k = _rows_of(op, weight)[-2:]
         router = self.to.experts and n == self.to.experts and len(weight.shape) == 2
         return weight.dtype in ("bf16", "fp16") and min(n, k) >= _LEAST and not router

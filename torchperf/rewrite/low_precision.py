@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 
 from ..graph.errors import TorchperfError
 from ..graph.graph import Block, Facts, Graph, Parameter, Segment
-from ..graph.op import Op
 from .low_precision_copies import Editor, bring, needs
 from .low_precision_find import Key, Use, backward_uses, forward_uses, parameters
 from .low_precision_recipes import RECIPES, Recipe
@@ -81,33 +80,6 @@ def kept_high(graph: Graph, to: Precision) -> tuple[tuple[str, str], ...]:
         if graph.blocks[b].phase in _FORWARD:
             kept.update(parameters(graph.blocks[b], RECIPES[to.linear])[1])
     return (*kept.items(), *((layer, "first or last layer") for layer in _high_layers(graph, to)))
-
-
-def shared_casts(graph: Graph, micro_batches: int, shards: int) -> Graph:
-    """The graph with what a cast of a weight really costs a micro-batch, as the attribute `load` (a share of its time).
-
-    once     a kept weight is cast in the first micro-batch alone, and not again in a recompute
-    shards   a weight that is gathered in the low precision is cast on the shard: each of `shards` ranks does its part
-    """
-    blocks = []
-    for block in graph.blocks:
-        ops = []
-        for op in block.ops:
-            if once_a_step(op):
-                if block.phase != "recompute":
-                    ops.append(replace(op, attrs=(*op.attrs, ("load", 1 / micro_batches))))
-            elif shards > 1 and op.attr("operand") == "weight":
-                ops.append(replace(op, attrs=(*op.attrs, ("load", 1 / shards))))
-            else:
-                ops.append(op)
-        blocks.append(replace(block, ops=tuple(ops)))
-    return replace(graph, blocks=tuple(blocks))
-
-
-def once_a_step(op: Op) -> bool:
-    """Whether an op of forward runs in the first micro-batch of a step alone: the cast of a weight that is kept."""
-    parts = op.parts or (op,)
-    return all(part.attr("once") == "step" for part in parts)
 
 
 def _check(recipe: Recipe, to: Precision, device_arch: str | None) -> None:

@@ -4,6 +4,7 @@
     full:N          the first N layers of each pipeline stage do
     selective       the attention core (Q K^T, scale, mask, softmax, dropout, P V) runs again from q, k and v, just
                     before its backward [korthikanti2022, section 5]; under flash attention nothing is left to do
+    modules:A+B     kinds of modules do, as Megatron Core's `--recompute-modules`, see recompute_modules
     selective-ops   every second linear layer's result, attention's and what reduce-scatter and all-to-all brought are
                     kept, the rest of a layer is made again where backward needs it, as torchtitan's selective AC per
                     op does (pytorch/torchtitan, torchtitan/distributed/activation_checkpoint.py)
@@ -19,9 +20,10 @@ from ..graph.errors import TorchperfError
 from ..graph.graph import Graph
 from .attention_pattern import forward_matches
 from .recompute_build import Again, Builder
+from .recompute_modules import KINDS, PREFIX, ByModule, kinds_of
 from .recompute_region import Place, Region, Walk, regions
 
-RECOMPUTE = ("none", "selective", "selective-ops", "full", "full:N")
+RECOMPUTE = ("none", "selective", "selective-ops", "full", "full:N", "modules:A+B")
 LINEAR = ("aten.mm.default", "aten.addmm.default")
 SAVED = (
     "aten._scaled_dot_product", "aten._flash_attention_forward", "aten._efficient_attention_forward",
@@ -42,8 +44,11 @@ def apply(graph: Graph, how: str, stages: Sequence[Sequence[str]] | None = None)
     chosen = _first_layers(graph, count, stages)
     builder = Builder(graph)
     cores: dict[int, list[frozenset[int]]] = {}
+    modules = ByModule(graph, kinds_of(how), every) if kind == "modules" else None
     for region in every:
-        if kind == "selective":
+        if modules is not None:
+            found = modules.again(region)
+        elif kind == "selective":
             found = _cores(graph, region, cores)
         elif region.module not in chosen:
             continue
@@ -59,11 +64,14 @@ def parse(how: str) -> tuple[str, int | None]:
     kind, colon, number = how.partition(":")
     if colon and kind == "full" and number.isdecimal() and int(number) > 0:
         return kind, int(number)
+    if how.startswith(PREFIX) and kinds_of(how):
+        return kind, None
     if colon or kind not in RECOMPUTE:
         raise TorchperfError(
             f"unknown recompute `{how}`",
             facts=[("flag", "--recompute")],
-            hint=f"one of {', '.join(RECOMPUTE)}, with N the layers of a pipeline stage, from 1",
+            hint=f"one of {', '.join(RECOMPUTE)}, with N the layers of a pipeline stage, from 1, "
+            f"and A, B of {', '.join(KINDS)}",
         )
     return kind, None
 

@@ -69,6 +69,7 @@ class _Kernel:
     writes: tuple[int, ...]
     weight: bool
     product: bool
+    cast: bool  # to few bits, slice by slice as its source arrives
 
 
 def kernels(block: Block, prices: Sequence[Price], overlap: frozenset[str], pace: float = 1.0) -> tuple[_Kernel, ...]:
@@ -91,6 +92,7 @@ def kernels(block: Block, prices: Sequence[Price], overlap: frozenset[str], pace
                 tuple({v.slot for v in op.inputs}), tuple({v.slot for v in op.outputs}),
                 any(block.storages[v.slot].kind == "grad" for v in op.outputs),
                 op.name.startswith(PRODUCTS),
+                any(one.name.startswith("torchperf.quantise") for one in op.parts or (op,)),
             )
         )  # fmt: skip
     return tuple(found)
@@ -201,6 +203,9 @@ class _Walk:
         start = max(self.host, self.compute)
         late = [slot for slot in kernel.reads if self.arrives.get(slot, 0.0) > start]
         last = max(late, key=lambda slot: self.arrives[slot], default=-1)
+        if kernel.cast and self.slices.get(last, (0, 0.0))[0]:
+            self._cast(kernel, start, last)
+            return
         steps, lead = kernel.ring, 0.0
         if not steps and kernel.product and last >= 0 and self.slices.get(last, (0, 0.0))[0]:
             steps, seconds = self.slices[last]
@@ -226,6 +231,14 @@ class _Walk:
             self.made[slot] = end
             self.product[slot] = kernel.seconds if kernel.product else 0.0
             self.arrives.pop(slot, None)
+
+    def _cast(self, kernel: _Kernel, start: float, source: int) -> None:
+        """A cast of what a sliced gather brings: it takes its time now, its result is there a slice after the last."""
+        self.compute = start + kernel.seconds
+        self.spent.compute += kernel.seconds
+        for slot in kernel.writes:
+            self.arrives[slot] = self.arrives[source] + kernel.seconds / self.slices[source][0]
+            self.slices[slot], self.axis[slot] = self.slices[source], self.axis[source]
 
     def _expose(self, axis: str, seconds: float) -> None:
         """Compute waits for a collective that was to be hidden."""
