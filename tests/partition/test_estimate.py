@@ -45,7 +45,8 @@ def test_two_all_reduces_a_layer_and_direction(captured) -> None:
     """Megatron's: after attention and after the MLP, forward and backward."""
     found = torchperf.split(captured("llama-3.1-8b"), tp=8, seq_len=1024)
     layer = [c for c in found.collectives if c.module]
-    assert [(c.kind, c.phase, c.calls) for c in layer] == [("all_reduce", "forward", 64), ("all_reduce", "backward", 64)]
+    calls = [(c.kind, c.phase, c.calls) for c in layer]
+    assert calls == [("all_reduce", "forward", 64), ("all_reduce", "backward", 64)]
     assert {c.nbytes for c in layer} == {1024 * 4096 * 2}
     assert "q_proj.weight: [8/8 kv_heads*4 group" in found.text
 

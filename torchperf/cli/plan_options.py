@@ -69,7 +69,8 @@ _OPTIONS = (
     _ranks("--global-batch", "Samples of a step over all devices.  [default: --micro-batch x dp x pp]"),
     click.option(
         "--recompute", default="none", show_default=True, metavar="HOW", help="none, selective (attention core), "
-        "selective-ops (a list of kept ops), full, or full:N (the first N layers of a stage).",
+        "selective-ops (a list of kept ops), full, full:N (the first N layers of a stage), or modules:A+B (layernorm, "
+        "moe_act, mla_up_proj, mlp, moe, shared_experts, core_attn).",
     ),
     click.option(
         "--offload", type=click.Choice(OFFLOADS), default="none", show_default=True, help="What the host keeps."
@@ -78,7 +79,8 @@ _OPTIONS = (
 
 FIELDS = (
     "tp", "tp_plan", "sequence_parallel", "pp", "pp_split", "virtual_stages", "schedule", "dp", "dp_shard",
-    "zero_stage", "reduce_dtype", "cp", "cp_kind", "ep", "expert_tp", "moe_imbalance", "global_batch", "recompute", "offload",
+    "zero_stage", "reduce_dtype", "cp", "cp_kind", "ep", "expert_tp", "moe_imbalance", "global_batch", "recompute",
+    "offload",
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ class Plan:
     schedule           order of the micro-batches: one of SCHEDULES
     micro_batch        samples of one rank's forward; 0: the model's own
     global_batch       samples of a step over all devices; 0: micro_batch * dp, once through the pipeline per stage
-    recompute          none | selective | selective-ops | full | full:N (the first N layers of a stage)
+    recompute          none | selective | selective-ops | full | full:N (the first N layers of a stage) | modules:A+B
     offload            what is kept in the memory of the host
     tp_plan            "" inferred | "hf" the model's own | a file
     """
