@@ -15,7 +15,7 @@ from .graph.price import Price
 from .graph.system import Accelerator, Runtime, System
 from .graph.work import Work
 from .price.roofline import roofline
-from .rank_memory import most_loaded
+from .rank_memory import stage_memory
 from .rewrite import precision
 from .step import Priced, Step
 from .utilisation import conventions, flops_of
@@ -128,7 +128,8 @@ def answer(graph: Graph, whole: Graph, step: Step, core: int, setting: Setting) 
     facts, device, runtime, plan = graph.facts, setting.device, setting.runtime, setting.plan
     to, rows = precision.precision(setting.precision), step.rows
     peak_flops = device.peak_flops_per_s(device.matmul_engine(to.compute), to.compute)
-    used = most_loaded(step, to, setting.optimizer, runtime, device.memory.usable.value)
+    stages = stage_memory(step, to, setting.optimizer, runtime, device.memory.usable.value)
+    used = max(stages, key=lambda m: m.device)
     sample = (graph.size("batch") or 1) * (graph.size("seq") or 1)
     tokens = sample * plan.micro_batches * plan.dp
     rate = tokens / (step.seconds * setting.num_gpus) if step.seconds else 0.0
@@ -177,6 +178,7 @@ def answer(graph: Graph, whole: Graph, step: Step, core: int, setting: Setting) 
         bubble_s=max(step.seconds - sum(step.busy) / len(step.busy), 0.0),
         communication=communication(step),
         system=f"{setting.system.name}, {setting.system.num_accelerators} a node",
+        stages=stages if plan.pp > 1 else (),
     )
 
 

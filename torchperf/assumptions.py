@@ -57,7 +57,8 @@ def _plan(step: Step, runtime: Runtime) -> list[str]:
         if len(set(sizes)) > 1 and not plan.pp_split:
             found.append(f"layers do not divide evenly over the stages: {', '.join(map(str, sizes))}")
     if plan.dp > 1 and plan.global_batch == plan.micro_batch * plan.dp * plan.pp:
-        found.append(f"a step is {plan.micro_batches} micro-batches a replica: set it with `--global-batch`")
+        times = "1 micro-batch" if plan.micro_batches == 1 else f"{plan.micro_batches} micro-batches"
+        found.append(f"a step is {times} a replica: set it with `--global-batch`")
     if plan.offload != "none":
         found.append(
             "offload: transfers over the host link hide behind nothing; the host's own arithmetic is not priced"

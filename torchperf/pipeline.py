@@ -19,6 +19,7 @@ from .local_program import How, whole
 from .rewrite import attention, optimizer, precision, recompute
 from .rewrite import optimizer as rewrite_optimizer
 from .step import Planner, Step
+from .suggestions import suggestions
 
 PLAN_FLAGS = frozenset(field.name for field in fields(Plan)) - {"micro_batch", "recompute"}
 
@@ -28,7 +29,8 @@ def estimate(
     seq_len: int | None = None, micro_batch: int | None = None, precision: str = "bf16-mixed",
     optimizer: str = "adamw", recompute: str = "none", runtime: str = "eager", attention: str = "auto",
     strict: bool = False, refresh: bool = False, power_cap: float | None = None, system: str | None = None,
-    tokens: float | None = None, goodput: float = 1.0, plan: Plan | None = None, **parallelism: object,
+    tokens: float | None = None, goodput: float = 1.0, price_per_gpu_hour: float | None = None,
+    plan: Plan | None = None, **parallelism: object,
 ) -> Estimate:  # fmt: skip
     """What one step of `model` costs on devices of `gpu`.
 
@@ -39,14 +41,16 @@ def estimate(
     mode         "train" (forward, backward, optimizer) or "forward"
     sizes        `micro_batch` samples of `seq_len` tokens; None takes the model's default
     power_cap    watts that the device may draw, where less than its TDP
-    tokens       of a whole run, for its days and GPU-hours; `goodput` is the share of the time that trains
+    tokens       of a whole run, for its days, GPU-hours and, at `price_per_gpu_hour`, dollars; `goodput` is the share
+                 of the time that trains
     plan         a `Plan`; or its fields one by one: tp=8, pp=4, sequence_parallel=True, ...
     Raises TorchperfError. `strict` refuses operators without a rule.
     """
     return estimated(
         model, gpu=gpu, num_gpus=num_gpus, mode=mode, seq_len=seq_len, micro_batch=micro_batch, precision=precision,
         optimizer=optimizer, recompute=recompute, runtime=runtime, attention=attention, strict=strict, refresh=refresh,
-        power_cap=power_cap, system=system, tokens=tokens, goodput=goodput, plan=plan, **parallelism,
+        power_cap=power_cap, system=system, tokens=tokens, goodput=goodput, price_per_gpu_hour=price_per_gpu_hour,
+        plan=plan, **parallelism,
     )[0]  # fmt: skip
 
 
@@ -55,7 +59,8 @@ def estimated(
     seq_len: int | None = None, micro_batch: int | None = None, precision: str = "bf16-mixed",
     optimizer: str = "adamw", recompute: str = "none", runtime: str = "eager", attention: str = "auto",
     strict: bool = False, refresh: bool = False, power_cap: float | None = None, system: str | None = None,
-    tokens: float | None = None, goodput: float = 1.0, plan: Plan | None = None, **parallelism: object,
+    tokens: float | None = None, goodput: float = 1.0, price_per_gpu_hour: float | None = None,
+    plan: Plan | None = None, **parallelism: object,
 ) -> tuple[Estimate, Step]:  # fmt: skip
     """`estimate`, with the priced step that it tells of."""
     rewrite_optimizer.known(optimizer)
@@ -72,14 +77,15 @@ def estimated(
         _refuse_unpriced(step)
     setting = Setting(nodes, runs_on, resolved.num_gpus, precision, optimizer, resolved, power_cap)
     found = answer(graph, whole(graph, planner.how, runs_on), step, attention_flops(graph), setting)
-    return replace(found, run=_run(found, tokens, goodput)) if tokens else found, step
+    run = _run(found, tokens, goodput, price_per_gpu_hour) if tokens else None
+    return replace(found, suggestions=suggestions(found, planner, setting), run=run), step
 
 
-def _run(e: Estimate, tokens: float, goodput: float) -> Run:
+def _run(e: Estimate, tokens: float, goodput: float, price: float | None) -> Run:
     if not 0 < goodput <= 1:
         raise TorchperfError(f"`--goodput {goodput:g}` is no share", hint="give a number above 0, at most 1")
     steps = math.ceil(tokens / e.tokens_per_step)
-    return Run(tokens, steps, goodput, steps * e.step_time_s / goodput)
+    return Run(tokens, steps, goodput, steps * e.step_time_s / goodput, e.num_gpus, price)
 
 
 def planner_of(model: str | Capture, graph: Graph, mode: str, system: System, runtime: Runtime, how: How) -> Planner:
@@ -165,7 +171,7 @@ def lower(
     program = recompute.apply(program, recompute_how)
     if graph.facts.mode == "train" and optimizer_name is not None:
         program = optimizer.append(program, optimizer_name, to, runtime.training)
-    return fuse(program, annotated(program)) if runtime.fused else program
+    return fuse(program, annotated(program), runtime.fused_outside) if runtime.fused else program
 
 
 def _refuse_unpriced(step: Step) -> None:

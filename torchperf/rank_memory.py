@@ -37,6 +37,13 @@ def most_loaded(step: Step, to: Precision, optimizer_name: str, runtime: Runtime
     return max(found, key=lambda m: m.device)
 
 
+def stage_memory(
+    step: Step, to: Precision, optimizer_name: str, runtime: Runtime, usable: float
+) -> tuple[Memory, ...]:  # fmt: skip
+    """Memory of every pipeline rank, in order."""
+    return tuple(rank_memory(step, rank, to, optimizer_name, runtime, usable) for rank in range(len(step.rank_of)))
+
+
 def rank_memory(step: Step, rank: int, to: Precision, optimizer_name: str, runtime: Runtime, usable: float) -> Memory:
     """Memory of one pipeline rank. States once; activations of every micro-batch under way; what one more needs."""
     facts, plan = step.local.graph.facts, step.plan

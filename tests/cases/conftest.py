@@ -25,6 +25,19 @@ def measured(command) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
+def priced(command) -> Callable[..., dict[str, Any]]:
+    """`priced("llama-3-70b", "--gpu", ...)`: the JSON of `torchperf estimate`; its exit code tells whether it fits."""
+
+    def ask(*args: object) -> dict[str, Any]:
+        result = command("estimate", *args, "--json", "-")
+        answer: dict[str, Any] = json.loads(result.stdout)
+        assert (result.exit_code, result.stderr) == (int(answer["verdict"] == "does not fit"), "")
+        return answer
+
+    return ask
+
+
+@pytest.fixture
 def row() -> Callable[[dict[str, Any], str], dict[str, Any]]:
     """The row of an `mfu` answer whose convention starts so."""
 

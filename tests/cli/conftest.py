@@ -68,9 +68,14 @@ def pipeline(monkeypatch: pytest.MonkeyPatch, estimate: Estimate) -> Calls:
     inspection = Inspection("tiny", "Tiny", "train", (("batch", 1),), 1000, 1000, ())
     report = MfuReport("tiny", "t4", 1, "fp16-mixed", 1000, 0, 128, 256.0, 65e12, ())
     calls = Calls(estimate=estimate, inspect=inspection, mfu=report)
-    for place, name in (("pipeline", "estimate"), ("inspection", "inspect"), ("measured_run", "mfu")):
+    functions = {
+        ("pipeline", "estimated"): lambda *args, **kwargs: (calls.function("estimate")(*args, **kwargs), None),
+        ("inspection", "inspect"): calls.function("inspect"),
+        ("measured_run", "mfu"): calls.function("mfu"),
+    }
+    for (place, name), function in functions.items():
         module = ModuleType(f"torchperf.{place}")
-        setattr(module, name, calls.function(name))
+        setattr(module, name, function)
         monkeypatch.setitem(sys.modules, f"torchperf.{place}", module)
         monkeypatch.setattr(torchperf, place, module, raising=False)
     return calls

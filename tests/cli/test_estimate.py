@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from torchperf.graph.estimate import Unpriced
+from torchperf.graph.plan import Plan
 
+RATE = ("--tokens-per-s-per-gpu", "9600")
 ASKED = ("estimate", "tiny", "--gpu", "t4")
 
 
@@ -26,12 +28,22 @@ def test_every_option_reaches_the_pipeline(run, pipeline) -> None:
     run(
         *ASKED, "--num-gpus", "8", "--mode", "forward", "--seq-len", "4096", "--micro-batch", "2",
         "--precision", "fp32", "--optimizer", "lion", "--recompute", "full", "--attention", "unfused",
-        "--runtime", "compile", "--strict", "--refresh", "--tp", "4", "--sequence-parallel", "--power-cap", "330",
+        "--runtime", "compile", "--strict", "--refresh", "--power-cap", "330", "--system", "dgx-h100",
+        "--tp", "4", "--tp-plan", "hf", "--sequence-parallel", "--pp", "2", "--pp-split", "3,5",
+        "--virtual-stages", "1",
+        "--schedule", "1f1b", "--dp", "8", "--dp-shard", "4", "--zero", "2", "--no-reshard", "--reduce-dtype", "bf16",
+        "--cp", "2", "--cp-kind", "ulysses", "--ep", "4", "--expert-tp", "1", "--moe-imbalance", "1.5",
+        "--global-batch", "64", "--offload", "optimizer", "--tokens", "1e12", "--goodput", "0.9", "--price", "2.69",
+    )  # fmt: skip
+    plan = Plan(
+        tp=4, tp_plan="hf", sequence_parallel=True, pp=2, pp_split=(3, 5), virtual_stages=1, schedule="1f1b", dp=8,
+        dp_shard=4, zero_stage=2, reshard=False, reduce_dtype="bf16", cp=2, cp_kind="ulysses", ep=4, expert_tp=1,
+        moe_imbalance=1.5, global_batch=64, recompute="full", offload="optimizer", micro_batch=2,
     )  # fmt: skip
     asked = {
-        "gpu": "t4", "num_gpus": 8, "mode": "forward", "seq_len": 4096, "micro_batch": 2, "precision": "fp32",
-        "optimizer": "lion", "recompute": "full", "attention": "unfused", "runtime": "compile",
-        "strict": True, "refresh": True, "tp": 4, "sequence_parallel": True, "power_cap": 330.0,
+        "gpu": "t4", "system": "dgx-h100", "num_gpus": 8, "mode": "forward", "seq_len": 4096, "precision": "fp32",
+        "optimizer": "lion", "attention": "unfused", "runtime": "compile", "strict": True, "refresh": True,
+        "power_cap": 330.0, "tokens": 10**12, "goodput": 0.9, "price_per_gpu_hour": 2.69, "plan": plan,
     }  # fmt: skip
     assert pipeline.seen == [("estimate", ("tiny",), asked)]
 
@@ -39,9 +51,9 @@ def test_every_option_reaches_the_pipeline(run, pipeline) -> None:
 def test_sizes_that_are_not_named_are_left_to_the_pipeline(run, pipeline) -> None:
     run(*ASKED)
     asked = {
-        "gpu": "t4", "num_gpus": 1, "mode": "train", "precision": "bf16-mixed", "optimizer": "adamw",
-        "recompute": "none", "attention": "auto", "runtime": "eager", "strict": False, "refresh": False,
-        "tp": 1, "sequence_parallel": False, "power_cap": None, "seq_len": None, "micro_batch": None,
+        "gpu": "t4", "system": None, "num_gpus": None, "mode": "train", "precision": "bf16-mixed", "optimizer": "adamw",
+        "attention": "auto", "runtime": "eager", "strict": False, "refresh": False, "power_cap": None, "seq_len": None,
+        "tokens": None, "goodput": 1.0, "price_per_gpu_hour": None, "plan": Plan(),
     }  # fmt: skip
     assert pipeline.seen == [("estimate", ("tiny",), asked)]
 
@@ -152,5 +164,6 @@ def test_sizes_and_words_that_cannot_be(run, pipeline, flags: tuple[str, ...], m
 
 
 def test_what_is_missing_is_named(run, pipeline) -> None:
-    assert run("estimate", "tiny").stderr.startswith("error: missing option `--gpu`")
     assert run("estimate", "--gpu", "t4").stderr.startswith("error: missing argument `MODEL`")
+    assert run("mfu", "--parameters", "7e9", *RATE).stderr.startswith("error: missing option `--gpu`")
+    assert pipeline.seen == []

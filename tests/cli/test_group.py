@@ -31,7 +31,7 @@ def test_help_lists_every_command_with_its_own_words(run) -> None:
 
 
 GROUPS = {"hardware": ("list", "show", "check"), "kernel": ("matmul", "attention", "collective")}
-GROUPS["validate"] = ("ops", "collectives")
+GROUPS["validate"] = ("ops", "collectives", "training")
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *(f"{group} {name}" for group in GROUPS for name in GROUPS[group])])

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from . import options, output
+from . import inference_options, options, output
 from .failure import refuse
 from .plan_options import parallelism, plan_of
 
@@ -20,7 +20,7 @@ DOES_NOT_FIT = 1
 )
 @click.option("--system", metavar="NAME", help="Nodes and their links.  [default: the first one with that GPU]")
 @click.option("--num-gpus", metavar="N", callback=options.count, help="Number of GPUs.  [default: what the plan needs]")
-@options.mode
+@inference_options.mode
 @options.seq_len
 @options.micro_batch
 @options.precision
@@ -46,8 +46,13 @@ DOES_NOT_FIT = 1
     help="eager, compile, megatron-core, fsdp-eager, fsdp-compile, ... (`torchperf hardware list`), or a TOML file.",
 )
 @parallelism
+@inference_options.inference
 @options.power_cap
 @click.option("--tokens", metavar="N", callback=options.count, help="Tokens of a whole run: tells days and GPU-hours.")
+@click.option(
+    "--price", "price_per_gpu_hour", metavar="DOLLARS", callback=options.positive,
+    help="With --tokens: dollars per GPU-hour.",
+)  # fmt: skip
 @click.option(
     "--goodput",
     metavar="SHARE",
@@ -83,6 +88,8 @@ def command(
     torchperf estimate llama-3.1-8b --gpu h100-sxm-80gb
     torchperf estimate llama-3.1-70b --gpu h100-sxm-80gb --num-gpus 64 --tp 4 --pp 4 --sequence-parallel \\
         --global-batch 128 --zero 1 --runtime megatron-core
+    torchperf estimate llama-3.1-8b --gpu h100-sxm-80gb --mode inference --input-len 1024 --output-len 256 \\
+        --concurrency 64 --runtime vllm
 
     Exits with 0 where it fits, 1 where it does not, 2 on an error.
     """
@@ -90,6 +97,11 @@ def command(
         raise refuse("`--trace` needs a file")
     if [json_to, csv_to].count("-") + markdown > 1:
         raise refuse("only one of `--json -`, `--csv -` and `--markdown` can go to stdout")
+    if given["price_per_gpu_hour"] and not given["tokens"]:
+        raise refuse("`--price` needs `--tokens`: dollars are for a number of tokens")
+    served = inference_options.taken(given)
+    if served is not None:
+        click.get_current_context().exit(inference_options.run(model, given, served, json_to, markdown))
     from torchperf import pipeline
 
     plan = plan_of(given, micro_batch)

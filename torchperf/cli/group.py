@@ -17,7 +17,7 @@ COMMANDS = {
     "mfu": "MFU and HFU of a measured run in each convention; its days and dollars.",
     "capture": "Record a model once and save the graph.",
     "inspect": "Parameters, FLOPs, bytes and activations by module.",
-    "partition": "What one rank runs under tensor parallelism: local shapes, collectives, and why.",
+    "partition": "What one rank of a plan runs: local shapes, collectives, stages, and why.",
     "kernel": "One kernel's or collective's price with its terms and sources.",
     "validate": "Measured times beside ours: error by GPU, worst rows, a plain roofline's.",
     "hardware": "The hardware database: list it, show a record with its sources, check a file.",

@@ -67,6 +67,31 @@ def training(data: str, spec: str | None, key: str | None, json_to: str | None) 
         output.write(training_table(found.validation, specs, settings), "-")
 
 
+@command.command("inference")
+@data
+@click.option("--spec", type=click.Choice(["A", "B", "C"]), help="Rows of one spec alone: A, nothing guessed; C, much.")
+@click.option("--key", metavar="KEY", help="Rows of one source alone, as the table names it.")
+@options.json_to
+@options.debug
+def inference(data: str, spec: str | None, key: str | None, json_to: str | None) -> None:
+    """Inference runs: first token, time per token, latency and throughput.
+
+    \b
+    torchperf validate inference --data inference.csv --key nemo
+    """
+    from torchperf.report.inference_validation import inference_dict, inference_table
+    from torchperf.validate.inference import settings_of, validate_inference
+
+    found = validate_inference(Path(data), spec=spec, key=key)
+    specs = {id: case.spec for id, case in found.cases.items()}
+    if json_to:
+        assumed = {id: case.assumptions for id, case in found.cases.items()}
+        output.write_json(inference_dict(found.validation, specs, assumed), json_to)
+    if json_to != "-":
+        settings = {id: settings_of(case) for id, case in found.cases.items()}
+        output.write(inference_table(found.validation, specs, settings), "-")
+
+
 def _run(data: str, kinds: tuple[str, ...], json_to: str | None) -> None:
     from torchperf.report.validation import validation_dict, validation_table
     from torchperf.validate.kernels import validate_kernels

@@ -15,9 +15,11 @@ class Serving:
     """What only serving meets.
 
     constants           fitted together: `layer` seconds a layer and forward pass, `step` seconds a forward pass, that
-                        no kernel accounts for; `all_reduce_factor` times the latency of an all_reduce
+                        no kernel accounts for; `all_reduce_factor` times the latency of an all_reduce. A near
+                        constant time a layer is what engines add to their kernels at batch 1 [nemo_llama2]
     all_reduce          library of the all_reduce inside a node: nccl | trtllm | vllm_graph | vllm_eager
-    merged              projections of one input run as one product (q, k, v; gate and up)
+    merged              projections of one input run as one product, routing as one kernel, rows of experts are read
+                        through an index: see inference_kernels.py
     cuda_graphs         a decode step is replayed with one launch: the host issues no kernel of it
     chunked             prompts are cut to `max_batched_tokens` and run together with decodes; else they go first, alone
     max_batched_tokens  tokens of one forward pass, and of the pass whose activations are kept free

@@ -52,6 +52,7 @@ CLASSES = {
     "bf16": "16bit", "fp16": "16bit", "fp8": "fp8", "fp8_block": "fp8_block", "mxfp8": "mxfp8", "int8": "sq",
     "fp4": "nvfp4", "fp32": "fp32", "tf32": "tf32",
 }  # fmt: skip
+WEIGHT_ONLY = ("int8_wo", "int4_wo")
 # whose constants stand in, before 16bit
 LIKE = {"fp8_block": ("fp8",), "mxfp8": ("fp8",), "nvfp4": ("fp8",), "int4_wo": ("int8_wo",)}
 
@@ -69,6 +70,25 @@ def fit_of(accelerator: Accelerator, dtypes: str) -> Fit:
         if found:
             return found if name == dtypes else replace(found, basis="assumed")
     return accelerator.fit(f"matmul.{dtypes}")
+
+
+def in_engine(c: Constants, whole: Constants) -> Constants:
+    """Constants of a weight-only product in an engine; `whole` are those of 16 bits on the same device.
+
+    The measured rows replay one product behind a launch of its own: their floor of 8 to 9 us and their split of k
+    belong to that clock. Kernels launched back to back pay what the device's 16-bit kernels pay, at most.
+    """
+    return replace(
+        c,
+        floor=min(c.floor, whole.floor),
+        cta=min(c.cta, whole.cta),
+        k_step=min(c.k_step, whole.k_step),
+        split=min(c.split, whole.split),
+        ramp=min(c.ramp, whole.ramp),
+        e_memory=max(c.e_memory, whole.e_memory),
+        l2_ratio=max(c.l2_ratio, whole.l2_ratio),
+        write=min(c.write, whole.write),
+    )
 
 
 def rates_of(accelerator: Accelerator, dtypes: str) -> Rates:
@@ -158,6 +178,8 @@ class Pricer:
         dtypes, of = products_of(work, self.imbalance, self.dtypes)
         fit = fit_of(self.accelerator, dtypes)
         c, floor = constants_of(fit)
+        if dtypes in WEIGHT_ONLY and not self.resident:
+            c = in_engine(c, constants_of(fit_of(self.accelerator, "16bit"))[0])
         rates = rates_of(self.accelerator, dtypes)
         all_of = candidates(of, rates, c, Conditions.all(1, self.sustained, self.resident))
         extra = float(quantise_seconds(of, dtypes, rates, c, floor)[0]) if self.quantise else 0.0

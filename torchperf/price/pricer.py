@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..graph.op import Op
 from ..graph.plan import per_node
-from ..graph.price import Price
+from ..graph.price import Price, Term
 from ..graph.system import Runtime, System
 from ..graph.work import Work
 from . import attention, matmul, memory_bound, ring
@@ -73,13 +73,27 @@ class Pricer:
                 return NOTHING
             hop = collective("p2p", nbytes, 2, self.system, per_node=2 if inside >= ranks else 1)
             return times(hop, dims["steps"])
-        return collective(work.equation, nbytes, ranks, self.system, per_node=inside)
+        serving = self.runtime.serving
+        if serving is None or work.equation != "all_reduce":
+            return collective(work.equation, nbytes, ranks, self.system, per_node=inside)
+        found = collective("all_reduce", nbytes, ranks, self.system, library=serving.all_reduce, per_node=inside)
+        return later(found, serving.all_reduce_factor)
 
 
 def times(price: Price, factor: float) -> Price:
     """The price of `factor` as much, one after the other."""
     terms = tuple(replace(term, seconds=term.seconds * factor) for term in price.terms)
     return Price(price.seconds * factor, price.bound, terms)
+
+
+def later(price: Price, factor: float) -> Price:
+    """The price with its latency terms `factor` times as long."""
+    latency = sum(term.seconds for term in price.terms if term.name.endswith("latency"))
+    if factor == 1 or not latency:
+        return price
+    extra = (factor - 1) * latency
+    term = Term("runtime", extra, "(all_reduce_factor - 1) latency")
+    return Price(price.seconds + extra, price.bound, (*price.terms, term))
 
 
 def _is_product(work: Work) -> bool:

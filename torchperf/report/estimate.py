@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchperf.graph.estimate import Estimate, Flops
+from torchperf.graph.estimate import Estimate, Flops, Run
 from torchperf.graph.plan import Plan
 
-from . import memory, share, units
+from . import memory, share, stages, units
 from .section import Section
 
 LISTED = 5  # assumptions, guesses and unpriced ops shown as text; JSON has all
@@ -24,6 +24,7 @@ def sections(e: Estimate, *, whole: bool = False) -> list[Section]:
         memory.verdict(e),
         memory.table(e),
         memory.bytes_per_parameter(e),
+        stages.table(e),
         time(e),
         utilisation(e),
         share.by_kind(e),
@@ -113,21 +114,24 @@ def time(e: Estimate) -> Section:
         )
     rows.append(("samples/s per GPU", units.rate(e.samples_per_s), ""))
     if e.run is not None:
-        hours = e.run.seconds / 3600
-        rows.append(
-            (
-                "whole run",
-                f"{hours / 24:,.1f} days",
-                f"{units.rate(hours * e.num_gpus)} GPU-hours; {units.count(e.run.steps)} steps, "
-                f"goodput {units.percent(e.run.goodput)}",
-            )
-        )
+        rows.append(("whole run", f"{e.run.days:,.1f} days", _run(e.run)))
     causal = ", causal" if e.flops_noncausal != e.flops else ""
     rows.append((f"FLOPs{causal}", units.si(e.flops.model, "FLOP"), _phases(e.flops)))
     if causal:
         noncausal = units.si(e.flops_noncausal.model, "FLOP")
         rows.append(("FLOPs, non-causal", noncausal, _phases(e.flops_noncausal)))
     return Section("time", ("", ""), tuple(rows), right=(1,), wrapped=(2,))
+
+
+def _run(run: Run) -> str:
+    """GPU-hours, dollars, steps, and the goodput that they hold for."""
+    price = run.price_per_gpu_hour
+    dollars = "" if run.dollars is None else f"${run.dollars:,.0f} at ${price:,.2f} per GPU-hour; "
+    lost = "; no time lost to restarts: `--goodput 0.9` counts such losses" if run.goodput == 1.0 else ""
+    return (
+        f"{units.rate(run.gpu_hours)} GPU-hours; {dollars}{units.count(run.steps)} steps, "
+        f"goodput {units.percent(run.goodput)}{lost}"
+    )
 
 
 def _host(e: Estimate) -> str:

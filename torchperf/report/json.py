@@ -37,13 +37,14 @@ def estimate_dict(e: Estimate) -> dict[str, Any]:
         "memory_bytes": _memory(e.memory),
         "memory_peak_at": e.memory.peak_at,
         "micro_batches_in_flight": e.memory.in_flight,
+        "stages": [{"memory_bytes": _memory(m), "micro_batches_in_flight": m.in_flight} for m in e.stages],
         "bytes_per_parameter": dict(e.memory.bytes_per_parameter),
         "step_time_s": e.step_time_s,
         "device_time_s": e.device_time_s,
         "host_time_s": e.host_time_s,
         "phase_time_s": dict(e.phase_time_s),
         "bubble_s": e.bubble_s,
-        "run": None if e.run is None else _run(e.run, e.num_gpus),
+        "run": None if e.run is None else _run(e.run),
         "communication": {c.axis: {"exposed_s": c.exposed, "hidden_s": c.hidden} for c in e.communication},
         "roofline_time_s": e.roofline_time_s,
         "tokens_per_step": e.tokens_per_step,
@@ -193,11 +194,10 @@ def _memory(m: Memory) -> dict[str, int]:
     }
 
 
-def _run(r: Run, num_gpus: int) -> dict[str, float]:
-    hours = r.seconds / 3600
+def _run(r: Run) -> dict[str, float | None]:
     return {
-        "tokens": r.tokens, "steps": r.steps, "goodput": r.goodput, "time_s": r.seconds, "days": hours / 24,
-        "gpu_hours": hours * num_gpus,
+        "tokens": r.tokens, "steps": r.steps, "goodput": r.goodput, "time_s": r.seconds, "days": r.days,
+        "gpu_hours": r.gpu_hours, "price_dollars_per_gpu_hour": r.price_per_gpu_hour, "dollars": r.dollars,
     }  # fmt: skip
 
 
