@@ -12,7 +12,8 @@ from .graph.system import Runtime
 from .partition.replicas import groups
 from .rewrite import optimizer
 from .rewrite.precision import Precision
-from .step import Step, held, state_ranks
+from .step import Step, held
+from .step_ends import state_ranks
 
 
 @dataclass(frozen=True, slots=True)

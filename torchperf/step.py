@@ -6,7 +6,7 @@ reduced, the optimizer, weights gathered again). What plans share, local program
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from .annotate import work as work_of
@@ -16,19 +16,18 @@ from .graph.op import Op
 from .graph.plan import Plan
 from .graph.price import Price
 from .graph.system import Runtime, System
-from .graph.tensor import Value
 from .graph.work import Work
 from .local_program import Bind, How, LocalProgram, local_program
 from .partition.fully_sharded import Sharding, fully_sharded
-from .partition.replicas import gradient_sync, groups
+from .partition.replicas import groups
 from .partition.stages import Chunk, chunks_of
 from .price import Pricer
-from .rewrite import optimizer
 from .rewrite import precision as precisions
 from .schedule import memory
 from .schedule.pipeline import Pipeline, StageCost, step_time
 from .schedule.pipeline_order import in_flight
 from .schedule.streams import Spent, micro_batch
+from .step_ends import Ends, RankCost, merged
 
 Priced = tuple[float, Op, Work, Price]  # how often on one device in a step, on average over the pipeline
 
@@ -43,19 +42,6 @@ class ChunkCost:
     spent: dict[str, Spent]
     peak: memory.Peak
     saved: memory.Saved
-
-
-@dataclass(frozen=True, slots=True)
-class RankCost:
-    """What one pipeline rank does once a step. Seconds; `host_bytes` live in the memory of its host."""
-
-    parameters: tuple[Parameter, ...]
-    ops: tuple[tuple[Op, Work, Price], ...]
-    optimizer: float
-    exposed: float
-    hidden: float
-    head: float
-    offload: float
 
 
 @dataclass(slots=True)
@@ -106,6 +92,7 @@ class Planner:
     runtime: Runtime
     how: How
     pricer: Pricer = field(init=False)
+    ends: Ends = field(init=False)
     _locals: dict[Plan, LocalProgram] = field(default_factory=dict)
     _rows: dict[int, tuple[Block, tuple[Work, ...], tuple[Price, ...]]] = field(default_factory=dict)
     _chunks_of: dict[tuple[object, ...], tuple[Chunk, ...]] = field(default_factory=dict)
@@ -114,6 +101,7 @@ class Planner:
 
     def __post_init__(self) -> None:
         self.pricer = Pricer(self.system, self.runtime)
+        self.ends = Ends(self.pricer, self.system, self.runtime, self.how.optimizer, self.to)
 
     @property
     def to(self) -> precisions.Precision:
@@ -208,22 +196,8 @@ class Planner:
         weight = min(backward.weight, backward.elapsed)
         return StageCost(
             forward.elapsed + host, backward.elapsed - weight + host, weight, again.elapsed,
-            self._send(plan, max(chunk.sends, chunk.returns)),
+            self.ends.send(plan, max(chunk.sends, chunk.returns)),
         )  # fmt: skip
-
-    def _send(self, plan: Plan, nbytes: int) -> float:
-        """Seconds to pass an activation on; where the runtime does so, in slices that are gathered on arrival."""
-        if plan.pp == 1 or not nbytes:
-            return 0.0
-        sliced = self.runtime.training.scatter_gather and plan.tp > 1 and not plan.sequence_parallel
-        part = nbytes // plan.tp if sliced else nbytes
-        seconds = self._price(_transfer("send_recv", part, part, 2, plan.mesh.stride("pp"), "pp"))
-        if sliced:
-            seconds += self._price(_transfer("all_gather", part, nbytes, plan.tp, 1, "tp"))
-        return seconds
-
-    def _price(self, op: Op) -> float:
-        return self.pricer(op, work_of(op)).seconds
 
     def _ranks_of(
         self, plan: Plan, local: LocalProgram, rank_of: Sequence[Sequence[int]], chunks: Sequence[Chunk],
@@ -236,76 +210,11 @@ class Planner:
             parameters = tuple(p for c in own for p in self._parameters(local, chunks[c]))
             key = (*(id(costs[c]) for c in own), *((p.numel, p.dtype, p.trained, len(p.names)) for p in parameters))
             if key not in known:
-                known[key] = self._rank(plan, local, [chunks[c] for c in own], [costs[c] for c in own])
+                known[key] = RankCost(parameters, (), 0.0, 0.0, 0.0, 0.0, 0.0)
+                if local.graph.facts.mode == "train":
+                    known[key] = self.ends.rank(plan, parameters, local.experts, [costs[c].spent for c in own])
             found.append(known[key])
         return tuple(found)
-
-    def _rank(self, plan: Plan, local: LocalProgram, chunks: Sequence[Chunk], costs: Sequence[ChunkCost]) -> RankCost:
-        """What a pipeline rank does once a step."""
-        parameters = tuple(p for chunk in chunks for p in self._parameters(local, chunk))
-        if local.graph.facts.mode != "train":
-            return RankCost(parameters, (), 0.0, 0.0, 0.0, 0.0, 0.0)
-        training = self.runtime.training
-        sync = gradient_sync(parameters, plan, local.experts, round(training.bucket.value), self.to.compute)
-        ops: list[tuple[Op, Work, Price]] = []
-        reduce = [self._add(ops, op) for op in sync.reduce.ops]
-        gather = [self._add(ops, op) for op in sync.gather.ops]
-        whole = [self._add(ops, op) for op in self._model_wide(plan, parameters)]
-        window = sum(cost.spent["backward"].elapsed for cost in costs if "backward" in cost.spent)
-        opening = sum(cost.spent["forward"].elapsed for cost in costs if "forward" in cost.spent)
-        late = _exposed(reduce, window) if "gradients" in training.overlap else sum(reduce)
-        early = _exposed(gather, opening) if "weights" in training.overlap else sum(gather)
-        hidden = sum(reduce) + sum(gather) - late - early
-        masters = not (training.parameters == "shard" and plan.zero_stage == 3)
-        step = optimizer.passes(
-            parameters, self.how.optimizer, self.to, training, masters=masters,
-            shards=lambda p: state_ranks(plan, p.names[0] in local.experts),
-        )  # fmt: skip
-        seconds = sum(self._add(ops, op) for op in step) + sum(whole)
-        slowed = hidden * training.overlap_slowdown.value
-        return RankCost(parameters, tuple(ops), seconds, late + slowed, hidden, early, self._offload(plan, parameters))
-
-    def _add(self, ops: list[tuple[Op, Work, Price]], op: Op) -> float:
-        work = work_of(op)
-        price = self.pricer(op, work)
-        ops.append((op, work, price))
-        return price.seconds + (self.runtime.launch.value if price.seconds else 0.0)
-
-    def _model_wide(self, plan: Plan, parameters: Iterable[Parameter]) -> list[Op]:
-        """The sum of gradient norms over the ranks that split the model; tied weights at both ends of a pipeline."""
-        found = []
-        if "norm" in self.runtime.training.passes and plan.tp * plan.pp > 1:
-            found.append(_transfer("all_reduce", 8, 8, plan.tp * plan.pp, 1, "pp"))
-        tied = [p for p in parameters if p.trained and len(p.names) > 1]
-        if plan.pp > 1 and tied:
-            nbytes = sum(p.numel for p in tied) * bits(plan.reduce_dtype) // 8
-            found.append(_transfer("all_reduce", nbytes, nbytes, 2, plan.mesh.stride("pp") * (plan.pp - 1), "pp"))
-        return found
-
-    def _offload(self, plan: Plan, parameters: Iterable[Parameter]) -> float:
-        """Seconds on the host link a step: gradients down and new weights up; parameters for each pass as well."""
-        if plan.offload == "none":
-            return 0.0
-        link = self.system.host_link.bandwidth.value
-        numel = sum(p.numel for p in parameters if p.trained) / (groups(plan).shard.ranks if plan.zero_stage else 1)
-        width = bits(self.to.compute) / 8
-        moved = numel * (bits(plan.reduce_dtype) / 8 + width)
-        if plan.offload == "params+optimizer":
-            moved += 2 * plan.micro_batches * numel * width
-        return moved / link
-
-
-def merged(parameters: Iterable[Parameter], experts: frozenset[str]) -> tuple[Parameter, ...]:
-    """Parameters of a dtype treated alike (trained, expert, tied) as one long one, by the name of the first."""
-    found: dict[tuple[object, ...], list[Parameter]] = {}
-    for p in parameters:
-        found.setdefault((p.dtype, p.trainable, p.gradient, p.names[0] in experts, len(p.names) > 1), []).append(p)
-    return tuple(replace(alike[0], shape=(sum(p.numel for p in alike),)) for alike in found.values())
-
-
-def state_ranks(plan: Plan, experts: bool = False) -> int:
-    """Ranks that share the optimizer states of a parameter."""
-    return groups(plan, experts).shard.ranks if plan.zero_stage else 1
 
 
 def held(step: Step, rank: int) -> tuple[int, ...]:
@@ -322,23 +231,3 @@ def _ranks(plan: Plan) -> tuple[tuple[int, ...], ...]:
     if plan.schedule == "dualpipe" and plan.pp > 1:
         return tuple((r, plan.pp - 1 - r) for r in range(plan.pp))
     return tuple(tuple(range(r, plan.pp * plan.virtual_stages, plan.pp)) for r in range(plan.pp))
-
-
-def _exposed(parts: Sequence[float], window: float) -> float:
-    """Of collectives in buckets that start as their share of `window` seconds of compute is done: what is left over.
-
-    With n buckets the first starts after 1/n of the window; the last can only start at its end.
-    """
-    if not parts:
-        return 0.0
-    n = len(parts)
-    end = 0.0
-    for i, seconds in enumerate(parts):
-        end = max(end, window * (i + 1) / n) + seconds
-    return end - window
-
-
-def _transfer(kind: str, before: int, after: int, ranks: int, stride: int, axis: str) -> Op:
-    source, target = Value(0, "u8", (before,), (1,)), Value(1, "u8", (after,), (1,))
-    attrs = (("axis", axis), ("ranks", ranks), ("stride", stride), ("role", "model"))
-    return Op(f"torchperf.{kind}", "optimizer", "", ("self",), (source,), (target,), attrs)
