@@ -65,6 +65,8 @@ def estimated(
     """`estimate`, with the priced step that it tells of."""
     rewrite_optimizer.known(optimizer)
     runs_on = hardware.load_runtime(runtime)
+    if num_gpus is not None and num_gpus < 1:
+        raise TorchperfError(f"`num_gpus` is {num_gpus}: it must be at least 1")
     asked = _plan(plan, recompute, micro_batch, parallelism)
     nodes = load_system(gpu, system, num_gpus or asked.least_gpus, power_cap)
     _check_dtype(nodes.accelerator, precision)
