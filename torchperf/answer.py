@@ -134,10 +134,7 @@ def answer(graph: Graph, whole: Graph, step: Step, core: int, setting: Setting) 
     tokens = sample * plan.micro_batches * plan.dp
     rate = tokens / (step.seconds * setting.num_gpus) if step.seconds else 0.0
     flops, noncausal = _flops(rows, lambda w: w.flops), _flops(rows, lambda w: w.flops_noncausal)
-    counted = flops_of(whole, annotated(whole), lambda w: w.flops)
-    again = counted.recompute + flops.recompute * plan.tp * plan.cp * plan.pp / plan.micro_batches
-    counted = Flops(counted.forward, counted.backward, round(again) if not counted.recompute else counted.recompute)
-    mfu, hfu = conventions(whole, counted, core, sample, rate, peak_flops)
+    mfu, hfu = conventions(whole, _of_the_whole(whole, flops, plan), core, sample, rate, peak_flops)
     launches = sum(count for count, _, _, price in rows if price.seconds > 0)
     return Estimate(
         model=facts.model,
@@ -180,6 +177,15 @@ def answer(graph: Graph, whole: Graph, step: Step, core: int, setting: Setting) 
         system=f"{setting.system.name}, {setting.system.num_accelerators} a node",
         stages=stages if plan.pp > 1 else (),
     )
+
+
+def _of_the_whole(whole: Graph, flops: Flops, plan: Plan) -> Flops:
+    """FLOPs of one micro-batch of the model before it was split; what only a rank recomputes is taken from `flops`."""
+    counted = flops_of(whole, annotated(whole), lambda w: w.flops)
+    if counted.recompute:
+        return counted
+    again = flops.recompute * plan.tp * plan.cp * plan.pp / plan.micro_batches
+    return Flops(counted.forward, counted.backward, round(again))
 
 
 def _flops(rows: Sequence[Priced], of: Callable[[Work], int]) -> Flops:

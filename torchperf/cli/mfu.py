@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
 from . import options, output
@@ -51,24 +54,7 @@ from .failure import refuse
 @options.refresh
 @options.json_to
 @options.debug
-def command(
-    model: str | None,
-    parameters: int | None,
-    flops_per_token: float | None,
-    gpu: str,
-    num_gpus: int,
-    seq_len: int | None,
-    precision: str,
-    tokens_per_s_per_gpu: float | None,
-    tokens: int | None,
-    global_batch: int | None,
-    steps: int | None,
-    wall_s: float | None,
-    price: float | None,
-    goodput: float | None,
-    refresh: bool,
-    json_to: str | None,
-) -> None:
+def command(model: str | None, price: float | None, goodput: float | None, json_to: str | None, **run: Any) -> None:
     """MFU and HFU of a measured run, in each named convention.
 
     Give the rate of one GPU, or the tokens of the whole run and the seconds they took. Tokens and a
@@ -80,37 +66,10 @@ def command(
     torchperf mfu --parameters 70e9 --gpu a100-sxm-80gb --num-gpus 16 --seq-len 2048
         --global-batch 16 --steps 500 --wall-s 48600
     """
-    _check(
-        model,
-        parameters if flops_per_token is None else int(flops_per_token),
-        seq_len,
-        tokens_per_s_per_gpu,
-        tokens,
-        global_batch,
-        steps,
-        wall_s,
-        price,
-        goodput,
-    )
+    _check(model, price, goodput, run)
     from torchperf.measured_run import mfu
 
-    answer = mfu(
-        model,
-        parameters=parameters,
-        flops_per_token=flops_per_token,
-        gpu=gpu,
-        num_gpus=num_gpus,
-        seq_len=seq_len,
-        precision=precision,
-        tokens_per_s_per_gpu=tokens_per_s_per_gpu,
-        tokens=tokens,
-        global_batch=global_batch,
-        steps=steps,
-        wall_s=wall_s,
-        price_per_gpu_hour=price,
-        goodput=1.0 if goodput is None else goodput,
-        refresh=refresh,
-    )
+    answer = mfu(model, price_per_gpu_hour=price, goodput=1.0 if goodput is None else goodput, **run)
     if json_to:
         from torchperf.report.json import mfu_dict
 
@@ -121,21 +80,12 @@ def command(
         output.write(mfu_table(answer), "-")
 
 
-def _check(
-    model: str | None,
-    parameters: int | None,
-    seq_len: int | None,
-    rate: float | None,
-    tokens: int | None,
-    global_batch: int | None,
-    steps: int | None,
-    wall_s: float | None,
-    price: float | None,
-    goodput: float | None,
-) -> None:
+def _check(model: str | None, price: float | None, goodput: float | None, run: Mapping[str, Any]) -> None:
     """Refuse what says too little, or the same thing twice."""
-    if (model is None) == (parameters is None):
+    if (model, run["parameters"], run["flops_per_token"]).count(None) != 2:
         raise refuse("give MODEL, or `--parameters`, or `--flops-per-token`, and not more than one")
+    seq_len, tokens, global_batch, steps = (run[name] for name in ("seq_len", "tokens", "global_batch", "steps"))
+    rate, wall_s = run["tokens_per_s_per_gpu"], run["wall_s"]
     if (global_batch is None) != (steps is None):
         raise refuse("`--global-batch` and `--steps` go together")
     if tokens is not None and steps is not None:

@@ -156,7 +156,7 @@ def fused(members: Sequence[Op], leaves: object) -> Op:
                 known[:] = [*(other for other in known if not _covers(value, other)), value]
     kept = tuple(v for slot, written in outputs.items() if leaves(slot) for v in written)  # type: ignore[operator]
     modules = [op.module for op in members]
-    main = max(set(modules), key=modules.count)
+    main = max(modules, key=modules.count)  # of equals the first
     return Op(FUSED, members[0].phase, main, tuple(inputs.values()), tuple(inputs), kept, (), tuple(_flat(members)))
 
 
