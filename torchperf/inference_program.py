@@ -7,7 +7,7 @@ from dataclasses import replace
 from .annotate import works as annotated
 from .fuse import fuse
 from .graph.errors import TorchperfError
-from .graph.graph import Block, Graph
+from .graph.graph import Graph
 from .graph.inference import InferencePlan, InferencePrecision
 from .graph.op import Op
 from .graph.plan import Plan

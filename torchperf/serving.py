@@ -38,7 +38,12 @@ class PricedPasses:
         up to its start; attention of the requests is that of their decode step. With a pipeline the piece joins one of
         the micro-batches, and the round is longer by its time on the slowest stage.
         """
-        attention = self._prompt(tokens + before)[1] - (self._prompt(before)[1] if before else 0.0)
+        new, prompts = self.request.input_len - self.request.known, 1.0
+        if tokens > new:  # several prompts share the pass
+            tokens_of, before, prompts = new, self.request.known, tokens / new
+        else:
+            tokens_of = tokens
+        attention = prompts * (self._prompt(tokens_of + before)[1] - (self._prompt(before)[1] if before else 0.0))
         if n < 0.5:
             return self._prompt(tokens)[0] + attention
         step, own = self._between_both(n, kv)
@@ -72,9 +77,14 @@ class PricedPasses:
         return _between(max(tokens, 2), self._whole)
 
     def _whole(self, tokens: int) -> tuple[float, float]:
+        """Of one prompt; beyond the positions of the model several make up the tokens, attention as their square."""
         if tokens not in self._prompts:
-            found = self.planner.prefill(self.planner.plan.attention_dp, max(tokens, 2))
-            self._prompts[tokens] = found.seconds - found.attention, found.attention
+            groups = self.planner.plan.attention_dp
+            limit = dict(self.planner.bind("prefill", {"batch": 1, "seq": 2}).facts.limits).get("seq")
+            count = 1 if limit is None else -(-tokens // limit)
+            found = self.planner.prefill(groups * count, max(tokens // count, 2))
+            attention = count * found.attention
+            self._prompts[tokens] = found.seconds - found.attention, attention
         return self._prompts[tokens]
 
 

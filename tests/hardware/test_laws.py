@@ -150,6 +150,7 @@ def test_a_system_joins_its_devices_by_their_own_link() -> None:
 
 def test_every_source_that_is_named_is_in_the_bibliography_and_every_entry_is_named() -> None:
     named = {value.source for _, value in EVERY} | {f.source for d in (*ACCELERATORS, *INTERCONNECTS) for f in d.fits}
+    named |= {r.serving.constants.source for r in RUNTIMES if r.serving}
     text = " ".join(value.condition for _, value in EVERY)
     text += " ".join(path.read_text() for path in Path(torchperf.__file__).parent.rglob("*.py"))  # formulas cite too
     assert named - bib_keys(BIB) == set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from torchperf.graph.inference import Request
@@ -19,7 +21,7 @@ def test_a_step_grows_with_the_cache_and_with_the_batch(planner, name: str) -> N
     assert steps == sorted(steps)
     assert steps[-1] > steps[0]
     steps = [engine.decode(batch, 1000).seconds for batch in (1, 2, 3, 8, 30, 100)]
-    assert all(after >= before * (1 - 1e-9) for before, after in zip(steps, steps[1:], strict=False))
+    assert all(after >= before * (1 - 1e-9) for before, after in pairwise(steps))
     prompts = [engine.prefill(2, seq).seconds for seq in (20, 100, 700, 4000)]
     assert prompts == sorted(prompts)
 
@@ -105,7 +107,9 @@ def test_a_pipeline_gives_throughput_not_latency(planner, pp: int) -> None:
     assert many.prefill(8 * pp, 500).seconds < one.prefill(8 * pp, 500).seconds
 
 
-@pytest.mark.parametrize("plan", [{"tp": 2, "ep": 2}, {"ep": 2, "attention_dp": 2}, {"tp": 2, "ep": 2, "attention_dp": 2}])
+@pytest.mark.parametrize(
+    "plan", [{"tp": 2, "ep": 2}, {"ep": 2, "attention_dp": 2}, {"tp": 2, "ep": 2, "attention_dp": 2}]
+)
 def test_experts_shared_out_are_all_in_memory_once(planner, plan: dict[str, int]) -> None:
     """The bytes of experts on a device times the devices that share them: those of the model."""
 

@@ -51,12 +51,12 @@ def test_evaluations_do_not_grow_with_the_terms() -> None:
 def test_tokens_of_an_answer(planner, name: str, runtime: str, batch: int) -> None:
     """Across the window of 512, each token captured, split and priced on its own."""
     engine = planner(name, runtime=runtime, tp=2)
-    request = Request(430, 150)
-    alone = sum(engine.decode(batch, kv).seconds for kv in range(430, 430 + 149))
+    request = Request(490, 40)
+    alone = sum(engine.decode(batch, kv).seconds for kv in range(490, 490 + 39))
     assert engine.decode_seconds(batch, request) == pytest.approx(alone, rel=1e-3)
     served = engine.generate(batch, request)
-    assert served.ttft == engine.prefill(batch, 430).seconds
-    assert served.latency == pytest.approx(served.ttft + 149 * served.tpot)
+    assert served.ttft == engine.prefill(batch, 490).seconds
+    assert served.latency == pytest.approx(served.ttft + 39 * served.tpot)
 
 
 def test_a_70b_with_128k_of_context_in_a_fifth_of_a_second() -> None:

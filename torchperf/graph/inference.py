@@ -185,8 +185,8 @@ class InferenceEstimate:
     prefill_s         of one prompt's pass (of the whole static batch); decode_*_s of a step at the first length, the
                       last, and half way
     read_bound_s      no step half way is faster: weights and cache read once
-    max_concurrency   requests of this size at once in one engine, `pool_requests` the same with a part of one; max_context: tokens of the longest single request,
-                      None without a bound; positions that the model has
+    max_concurrency   requests of this size at once in one engine; `pool_requests` the same with a part of one
+    max_context       tokens of the longest single request, None without a bound; `positions` that the model has
     *_parts           (kind of work, seconds) of a pass over all stages
     """
 

@@ -5,14 +5,15 @@ N requests are on an engine at any time; each needs k passes for its prompt and 
 chunked       a pass carries a piece of a prompt together with one token of every decoding request: M seconds; a pass
               without a prompt takes D. Of the passes in which a request decodes (N - 1) k carry another's prompt:
                   latency = N k M + max(d - (N - 1) k, 0) D
-              and where prompts fill every pass (d < (N - 1) k) requests wait for each other's prompts.
+              where d < (N - 1) k every pass carries prompts, which share passes up to the budget; beyond it
+                  latency = N (new tokens) / budget M
 prompts first a pass of a prompt alone, P seconds, holds up every decoding request:
                   latency = N P + d D
 
 Arrivals at a rate R: Little's law, N = R latency(N); prompts wait for the pass under way and for each other, as in a
 queue with one server, random arrivals and a fixed time of service: r s / (2 (1 - r)), s = k M or P, r = R s.
 
-ignores   preemption, answers of different lengths, prompts that share a pass
+ignores   preemption, answers of different lengths
 """
 
 from __future__ import annotations
@@ -52,21 +53,39 @@ def steady(engine: Engine, request: Request, concurrency: float) -> Served:
         return _prompts_first(engine, request, concurrency, steps, mean_kv)
     decoding = concurrency
     for _ in range(ROUNDS):
-        passes, mixed = pieces(engine, request, decoding, mean_kv)
-        total = max(passes + steps, concurrency * passes)
+        passes, mixed, total = _chunked(engine, request, concurrency, decoding, mean_kv)
         then = concurrency * steps / total
         if abs(then - decoding) < 0.01 * max(decoding, 1):
             break
         decoding = (decoding + then) / 2
-    alone = engine.decode(max(decoding, 1.0), mean_kv) if steps else 0.0
     others = (concurrency - 1) * passes
     if steps >= others:
-        first = passes * mixed
-        rest = others * mixed + (steps - others) * alone
+        alone = engine.decode(max(decoding, 1.0), mean_kv) if steps else 0.0
+        first, rest, busy = passes * mixed, others * mixed + (steps - others) * alone, concurrency * passes * mixed
     else:
-        first = (concurrency * passes - steps) * mixed
-        rest = steps * mixed
-    return _served(request, concurrency, first, rest, mixed, decoding, concurrency * passes * mixed)
+        first, rest, busy = (total - steps) * mixed, steps * mixed, total * mixed
+    return _served(request, concurrency, first, rest, mixed, decoding, busy)
+
+
+def _chunked(
+    engine: Engine, request: Request, concurrency: float, decoding: float, mean_kv: float
+) -> tuple[int, float, float]:
+    """(passes of a prompt alone, seconds of a pass with prompts, passes between two answers to one user).
+
+    Where N k passes are more than a request stays for, d + k, prompts share passes: N new / (d + k) tokens each, and
+    where even that is more than a pass takes, as many passes as N prompts fill.
+    """
+    steps = (request.output_len - 1) / request.tokens_per_step
+    passes, mixed = pieces(engine, request, decoding, mean_kv)
+    total = passes + steps
+    if concurrency * passes <= total:
+        return passes, mixed, total
+    new, known = request.input_len - request.known, request.known
+    room = engine.budget - round(decoding)
+    tokens = min(max(round(concurrency * new / total), 1), room)
+    last = known + max(new - tokens, 0)
+    mixed = (engine.mixed(tokens, known, decoding, mean_kv) + engine.mixed(tokens, last, decoding, mean_kv)) / 2
+    return passes, mixed, max(total, concurrency * new / room)
 
 
 def _alone(engine: Engine, request: Request, concurrency: float) -> Served:
@@ -93,10 +112,13 @@ def pieces(engine: Engine, request: Request, decoding: float, mean_kv: float) ->
             hint="give a larger `--max-batched-tokens`, or a smaller `--concurrency`",
         )
     passes = -(-new // room)
-    size = -(-new // passes)
-    first = engine.mixed(size, known, decoding, mean_kv)
-    last = engine.mixed(new - size * (passes - 1), known + size * (passes - 1), decoding, mean_kv)
-    return passes, (first + last) / 2 if passes > 1 else first
+    rest = new - room * (passes - 1)
+    total = engine.mixed(rest, known + new - rest, decoding, mean_kv)
+    if passes > 1:
+        first = engine.mixed(room, known, decoding, mean_kv)
+        last = engine.mixed(room, known + room * (passes - 2), decoding, mean_kv)
+        total += (passes - 1) * (first + last) / 2
+    return passes, total / passes
 
 
 def at_rate(engine: Engine, request: Request, rate: float, most: int) -> Served:
