@@ -140,8 +140,7 @@ class BlockWalk(Ledger):
         self._statistics(i, facts, whole, sequence)
         outputs = []
         for j, dims in enumerate(facts.outputs):
-            partial = contracted[j] | passing
-            lies, rows = False, 0
+            partial, lies, rows = contracted[j] | passing, False, 0
             if sequence and not self.prepared.views[self.b][i]:
                 own, lies = left(facts, j, split, routed)
                 partial |= own if self._class(op.outputs[j].slot) not in split.complete else 0
