@@ -43,7 +43,7 @@ DOES_NOT_FIT = 1
     default="eager",
     show_default=True,
     metavar="NAME",
-    help="eager, compile, megatron-core, fsdp-eager, fsdp-compile, ... (`torchperf hardware list`), or a TOML file.",
+    help="eager, compile, megatron-core, fsdp-eager, fsdp-compile, ... (REFERENCE.md has all), or a TOML file.",
 )
 @parallelism
 @inference_options.inference
