@@ -12,7 +12,8 @@ from .graph.graph import Graph
 from .graph.op import Op
 from .graph.plan import Plan
 from .graph.price import Price
-from .graph.system import Accelerator, Runtime, System
+from .graph.runtime import Runtime
+from .graph.system import Accelerator, System
 from .graph.work import Work
 from .price.roofline import roofline
 from .rank_memory import stage_memory

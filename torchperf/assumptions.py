@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .graph.graph import Graph
-from .graph.system import Accelerator, Runtime, System
+from .graph.runtime import Runtime
+from .graph.system import Accelerator, System
 from .step import Step
 
 

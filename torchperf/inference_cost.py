@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from .graph.errors import TorchperfError
 from .graph.graph import Graph
 from .graph.op import Op
 from .graph.price import Price, Prices
-from .graph.system import Runtime
+from .graph.runtime import Runtime
 from .graph.work import Work, Works
 from .schedule.streams import micro_batch
 
@@ -103,9 +104,18 @@ def cost(stage: Stage, works: Works, price: Callable[[Op, Work], Price], runtime
 
 
 def between(low: Works, high: Works, at: int, start: int, end: int) -> Works:
-    """Works at size `at` of programs that differ in one size, in a range where every count is linear in it."""
+    """Works at size `at` of programs that differ in one size, in a range where every count is linear in it.
+
+    Raises TorchperfError where they are not the same ops.
+    """
     if end == start:
         return low
+    if [len(row) for row in low] != [len(row) for row in high]:
+        raise TorchperfError(
+            "the program of a decode step differs between two lengths of the cache",
+            facts=[("lengths", f"{start} and {end}")],
+            hint="give another `--tp`: the inferred split differs between them",
+        )
     part, whole = at - start, end - start
     return tuple(
         tuple(a if a == b else _between(a, b, part, whole) for a, b in zip(one, other, strict=True))

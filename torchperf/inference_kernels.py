@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from .annotate import works as annotated
 from .graph.graph import Block, Graph
-from .graph.system import Runtime
+from .graph.runtime import Runtime
 from .graph.tensor import Value
 from .graph.work import Work, Works
 

@@ -20,7 +20,8 @@ from .graph.inference import InferencePlan, InferencePrecision, Request, Served
 from .graph.inference_runtime import Serving
 from .graph.op import Op
 from .graph.plan import per_node
-from .graph.system import Runtime, System
+from .graph.runtime import Runtime
+from .graph.system import System
 from .graph.tensor import Value
 from .graph.work import Work, Works
 from .inference_cost import Stage, StageCost, StepCost, between, cost, launches_of

@@ -11,7 +11,7 @@ from .graph.graph import Graph
 from .graph.inference import InferencePlan, InferencePrecision
 from .graph.op import Op
 from .graph.plan import Plan
-from .graph.system import Runtime
+from .graph.runtime import Runtime
 from .partition.expert_parallel import expert_parallel
 from .partition.stages import Chunk, chunks_of
 from .partition.tensor_parallel import tensor_parallel

@@ -10,7 +10,7 @@ from .fuse import fuse
 from .graph.errors import TorchperfError
 from .graph.graph import Graph
 from .graph.plan import Plan
-from .graph.system import Runtime
+from .graph.runtime import Runtime
 from .partition.context_check import check as context_check
 from .partition.context_parallel import context_parallel, local_sequence
 from .partition.expert_parallel import expert_parallel

@@ -14,7 +14,8 @@ from .graph.errors import TorchperfError
 from .graph.estimate import Estimate, Run
 from .graph.graph import Capture, Graph
 from .graph.plan import Plan
-from .graph.system import Accelerator, Runtime, System
+from .graph.runtime import Runtime
+from .graph.system import Accelerator, System
 from .local_program import How, whole
 from .rewrite import attention, optimizer, precision, recompute
 from .rewrite import optimizer as rewrite_optimizer

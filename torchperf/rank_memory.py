@@ -8,7 +8,7 @@ from .graph.dtype import bits, nbytes
 from .graph.estimate import Memory
 from .graph.graph import Parameter
 from .graph.plan import Plan
-from .graph.system import Runtime
+from .graph.runtime import Runtime
 from .partition.replicas import groups
 from .rewrite import optimizer
 from .rewrite.precision import Precision

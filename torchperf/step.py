@@ -15,7 +15,8 @@ from .graph.graph import Block, Graph, Parameter
 from .graph.op import Op
 from .graph.plan import Plan
 from .graph.price import Price
-from .graph.system import Runtime, System
+from .graph.runtime import Runtime
+from .graph.system import System
 from .graph.work import Work
 from .local_program import Bind, How, LocalProgram, local_program
 from .partition.fully_sharded import Sharding, fully_sharded

@@ -11,7 +11,8 @@ from .graph.graph import Parameter
 from .graph.op import Op
 from .graph.plan import Plan
 from .graph.price import Price
-from .graph.system import Runtime, System
+from .graph.runtime import Runtime
+from .graph.system import System
 from .graph.tensor import Value
 from .graph.work import Work
 from .partition.replicas import gradient_sync, groups

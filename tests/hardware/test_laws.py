@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import torchperf
-from torchperf.graph.system import Accelerator, Interconnect, Runtime, Sourced, System
+from torchperf.graph.runtime import Runtime
+from torchperf.graph.system import Accelerator, Interconnect, Sourced, System
 from torchperf.hardware import (
     accelerator_names,
     interconnect_names,

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from torchperf.graph.inspection import Inspection, MfuReport
-from torchperf.graph.system import Interconnect, Runtime, Sourced, Training
+from torchperf.graph.runtime import Runtime, Training
+from torchperf.graph.system import Interconnect, Sourced
 from torchperf.report.json import hardware_dict, inspection_dict, mfu_dict
 from torchperf.report.table import hardware_table, inspection_table, mfu_table, models_table
 

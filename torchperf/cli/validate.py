@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -54,17 +56,11 @@ def training(data: str, spec: str | None, key: str | None, json_to: str | None) 
     \b
     torchperf validate training --data training.csv --key kor22
     """
-    from torchperf.report.training import training_dict, training_table
+    from torchperf.report.training import training_table
     from torchperf.validate.training import settings_of, validate_training
 
     found = validate_training(Path(data), spec=spec, key=key)
-    specs = {id: case.spec for id, case in found.cases.items()}
-    if json_to:
-        assumed = {id: case.assumptions for id, case in found.cases.items()}
-        output.write_json(training_dict(found.validation, specs, assumed), json_to)
-    if json_to != "-":
-        settings = {id: settings_of(case) for id, case in found.cases.items()}
-        output.write(training_table(found.validation, specs, settings), "-")
+    _write_runs(found, training_table, settings_of, json_to)
 
 
 @command.command("inference")
@@ -79,17 +75,24 @@ def inference(data: str, spec: str | None, key: str | None, json_to: str | None)
     \b
     torchperf validate inference --data inference.csv --key nemo
     """
-    from torchperf.report.inference_validation import inference_dict, inference_table
+    from torchperf.report.inference_validation import inference_table
     from torchperf.validate.inference import settings_of, validate_inference
 
     found = validate_inference(Path(data), spec=spec, key=key)
+    _write_runs(found, inference_table, settings_of, json_to)
+
+
+def _write_runs(found: Any, table: Callable[..., str], settings_of: Callable[[Any], str], json_to: str | None) -> None:
+    """The rows of a validation of measured runs, with what is known of each case."""
+    from torchperf.report.measured_runs import runs_dict
+
     specs = {id: case.spec for id, case in found.cases.items()}
     if json_to:
         assumed = {id: case.assumptions for id, case in found.cases.items()}
-        output.write_json(inference_dict(found.validation, specs, assumed), json_to)
+        output.write_json(runs_dict(found.validation, specs, assumed), json_to)
     if json_to != "-":
         settings = {id: settings_of(case) for id, case in found.cases.items()}
-        output.write(inference_table(found.validation, specs, settings), "-")
+        output.write(table(found.validation, specs, settings), "-")
 
 
 def _run(data: str, kinds: tuple[str, ...], json_to: str | None) -> None:

@@ -7,12 +7,8 @@ say GB/s or us.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from .errors import TorchperfError
-
-if TYPE_CHECKING:
-    from .inference_runtime import Serving
 
 # element types that run at another's rate; the records name only the second
 SAME_RATE = {"i8": "int8", "u8": "int8", "fp8_e5m2": "fp8", "fp8_block": "fp8", "mxfp8": "fp8"}
@@ -276,88 +272,3 @@ class System:
         if self.scale_out is None:
             return 0.0
         return self.scale_out.bandwidth.value * self.num_nics / self.num_accelerators
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """How a runtime trains.
-
-    gradients         dtype they are kept in between micro-batches: `parameter` or `fp32`
-    accumulation      `fused` into the product that makes them, or a `separate` addition
-    parameters        `copy`: 16-bit weights beside fp32 masters; `shard`: the fp32 shards are the masters, cast as
-                      they are gathered (with ZeRO 3)
-    passes            over the optimizer's memory, in order: see rewrite/optimizer.py
-    overlap           what runs beside compute: tp (a collective beside kernels that do not need it), tp-pipelined (in
-                      slices beside the product that makes or reads its tensor), ep (beside another micro-batch),
-                      gradients, weights, p2p
-    regather          sequence parallelism gathers the input again for the weight gradient, rather than keep it
-    norm_gradients    sequence parallelism sums the gradients of replicated parameters over its ranks
-    scatter_gather    pipeline sends a slice a tensor-parallel rank, gathered on arrival
-    overlap_slowdown  share of the hidden communication time that compute loses to it
-    bucket            bytes of gradients that one collective carries
-    layer_overhead    host seconds a layer and pass that nothing hides; None without
-    pace              (architecture, times): how much longer kernels take in a step than alone; 1 where none is named
-    """
-
-    gradients: str
-    accumulation: str
-    parameters: str
-    passes: tuple[str, ...]
-    overlap: tuple[str, ...]
-    regather: bool
-    norm_gradients: bool
-    scatter_gather: bool
-    overlap_slowdown: Sourced
-    bucket: Sourced
-    layer_overhead: Sourced | None = None
-    pace: tuple[tuple[str, Sourced], ...] = ()
-
-    def slower(self, architecture: str) -> float:
-        """How much longer kernels take in a step on that architecture than alone."""
-        return dict(self.pace)[architecture].value if architecture in dict(self.pace) else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionKernel:
-    """How much longer a runtime's attention kernels take on an architecture than the fastest, which were measured."""
-
-    architecture: str
-    forward: Sourced
-    backward: Sourced
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """The software that runs the graph, as data.
-
-    fused                chains of pointwise ops run as one kernel
-    fused_outside        also outside the repeated layers: embedding, head, loss
-    attention            form of attention: `flash` or `unfused`
-    launch               host seconds to dispatch one op
-    reserve              bytes of device memory a process takes before its first tensor
-    allocator_fraction   bytes reserved beyond bytes allocated, as a share of the allocated
-    training             what only a training step meets
-    attention_kernels    by architecture, where they are not the fastest
-    serving              what only serving meets; None for a runtime that trains alone
-    """
-
-    name: str
-    aliases: tuple[str, ...]
-    description: str
-    fused: bool
-    attention: str
-    launch: Sourced
-    reserve: Sourced
-    allocator_fraction: Sourced
-    training: Training
-    file: str
-    attention_kernels: tuple[AttentionKernel, ...] = ()
-    serving: Serving | None = None
-    fused_outside: bool = True
-
-    def attention_slowdown(self, architecture: str, backward: bool) -> Sourced | None:
-        """Times the fastest kernel's time on that architecture; None where the runtime has the fastest."""
-        for kernel in self.attention_kernels:
-            if kernel.architecture == architecture:
-                return kernel.backward if backward else kernel.forward
-        return None

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..graph.errors import TorchperfError
-from ..graph.system import Accelerator, Fit, Interconnect, Runtime, System
+from ..graph.runtime import Runtime
+from ..graph.system import Accelerator, Fit, Interconnect, System
 from . import schema
 from .database import Database, database
 from .laws import broken

@@ -7,7 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..graph.errors import TorchperfError
-from ..graph.system import Accelerator, Fit, Interconnect, Runtime, Sourced, System
+from ..graph.runtime import Runtime
+from ..graph.system import Accelerator, Fit, Interconnect, Sourced, System
 from . import schema
 from .database import Database, database
 from .record import Record

@@ -10,19 +10,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from ..graph.inference_runtime import LIBRARIES, POOLS, Serving
-from ..graph.system import (
-    Accelerator,
-    AttentionKernel,
-    Efficiency,
-    Fit,
-    Interconnect,
-    Memory,
-    Peak,
-    Runtime,
-    Sourced,
-    System,
-    Training,
-)
+from ..graph.runtime import AttentionKernel, Runtime, Training
+from ..graph.system import Accelerator, Efficiency, Fit, Interconnect, Memory, Peak, Sourced, System
 from .database import normal
 from .record import Record
 from .units import BANDWIDTH, BYTES, COUNT, DURATION, FLOP_RATE, FREQUENCY, POWER, RATIO, SHARE

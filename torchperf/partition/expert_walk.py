@@ -10,6 +10,7 @@ from ..graph.tensor import Value
 from .algebra import Dims
 from .expert_domain import Experts, products, unsplittable
 from .factors import Factors, iterate
+from .prepare import is_view
 from .rules import base_name
 from .step import OpFactors
 
@@ -19,11 +20,7 @@ Seen = tuple[int, tuple[object, ...], tuple[object, ...], object]
 
 def looks(op: Op) -> bool:
     """Whether the op only shows what it reads in another way; a collective in place does more."""
-    if not op.inputs or not op.outputs:
-        return False
-    slot = op.inputs[0].slot
-    same = all(value.slot == slot for value in op.outputs)
-    return same and not op.name.startswith("torchperf.") and not base_name(op.name).endswith("_")
+    return is_view(op) and not op.name.startswith("torchperf.")
 
 
 def seen(value: Value) -> Seen:

@@ -14,7 +14,8 @@ from dataclasses import replace
 from ..graph.op import Op
 from ..graph.plan import per_node
 from ..graph.price import Price, Term
-from ..graph.system import Runtime, System
+from ..graph.runtime import Runtime
+from ..graph.system import System
 from ..graph.work import Work
 from . import attention, matmul, memory_bound, ring
 from .collective import collective

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from torchperf.graph.system import Accelerator, Fit, Interconnect, Runtime, Sourced, System
+from torchperf.graph.runtime import Runtime
+from torchperf.graph.system import Accelerator, Fit, Interconnect, Sourced, System
 
 from . import units
 from .record import Hardware, Row, groups

@@ -8,7 +8,8 @@ from typing import Any
 from torchperf.graph.estimate import Estimate, Flops, Memory, Mfu, Run, Share
 from torchperf.graph.graph import Capture
 from torchperf.graph.inspection import Inspection, MfuReport
-from torchperf.graph.system import Accelerator, Runtime, System
+from torchperf.graph.runtime import Runtime
+from torchperf.graph.system import Accelerator, System
 
 from .memory import loss_hint
 from .record import Hardware, groups

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchperf.graph.system import Accelerator, Interconnect, Runtime, Sourced, System
+from torchperf.graph.runtime import Runtime
+from torchperf.graph.system import Accelerator, Interconnect, Sourced, System
 
 Hardware = Accelerator | System | Interconnect | Runtime
 Row = tuple[str, Sourced]

@@ -14,7 +14,7 @@ from ..graph.dtype import bits
 from ..graph.errors import TorchperfError
 from ..graph.graph import Block, Graph, Parameter, Segment
 from ..graph.op import Op
-from ..graph.system import Training
+from ..graph.runtime import Training
 from .precision import Precision
 
 OPTIMIZERS = ("adamw", "adam8bit", "sgd", "adafactor", "lion")

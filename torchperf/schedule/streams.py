@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from ..graph.graph import Block, Graph
 from ..graph.price import Price, Prices
-from ..graph.system import Runtime
+from ..graph.runtime import Runtime
 
 SLICED = ("all_gather", "reduce_scatter")
 PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten._scaled_mm.", "aten._grouped_mm.")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from ..graph.errors import TorchperfError
+from .map_file import broken, read
 
 FILE = Path(__file__).with_name("inference_map.toml")
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -116,57 +114,32 @@ class InferenceMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: tuple[Model, ...]
     settings: tuple[Setting, ...]
 
+    def faults(self) -> list[str]:
+        """What the types cannot say: broken regular expressions, unknown words, entries that say nothing."""
+        tables = (
+            ("sources", self.sources), ("gpus", self.gpus), ("models", self.models), ("settings", self.settings),
+        )  # fmt: skip
+        faults = list(broken(tables, _REGEXES))
+        keys = {source.key for source in self.sources}
+        for i, model in enumerate(self.models):
+            if bool(model.config) == bool(model.skip):
+                faults.append(f"models[{i}]: give `config` or `skip`")
+        for i, setting in enumerate(self.settings):
+            if not setting.key:
+                faults.append(f"settings[{i}].key: names no source")
+            faults += [f"settings[{i}].key: no source `{key}`" for key in setting.key if key not in keys]
+            faults += [f"settings[{i}].leave: no metric `{name}`" for name in setting.leave if name not in METRICS]
+            words = (
+                ("serving", SERVINGS), ("tpot", TPOTS), ("throughput", THROUGHPUTS), ("first", FIRSTS),
+                ("layout", LAYOUTS), ("spec", ("A", "B", "C")),
+            )  # fmt: skip
+            for name, known in words:
+                word = getattr(setting, name)
+                if word and word not in known:
+                    faults.append(f"settings[{i}].{name}: `{word}` is not {', '.join(filter(None, known))}")
+        return faults
+
 
 def load_map(path: Path = FILE) -> InferenceMap:
     """The map; raises TorchperfError that names the file and the key at fault."""
-    return _load(path, path.stat().st_mtime_ns if path.is_file() else 0)
-
-
-@lru_cache(maxsize=4)
-def _load(path: Path, stamp: int) -> InferenceMap:
-    try:
-        found = msgspec.toml.decode(path.read_bytes(), type=InferenceMap)
-    except OSError as error:
-        raise TorchperfError(f"cannot read `{path}`", facts=[("reason", error.strerror or str(error))]) from None
-    except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at ")
-        key = where.strip("`").removeprefix("$.") or "?"
-        raise TorchperfError(f"`{path.name}:{key}` {what}", hint="mend the entry") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TorchperfError(f"`{path.name}` is no TOML", facts=[("reason", str(error))]) from None
-    faults = _faults(found)
-    if faults:
-        raise TorchperfError(f"`{path.name}` has {len(faults)} faults", facts=[("fault", fault) for fault in faults])
-    return found
-
-
-def _faults(found: InferenceMap) -> list[str]:
-    """What the types cannot say: broken regular expressions, unknown words, entries that say nothing."""
-    faults = []
-    tables = (("sources", found.sources), ("gpus", found.gpus), ("models", found.models), ("settings", found.settings))
-    for kind, entries in tables:
-        for i, entry in enumerate(entries):
-            for name in _REGEXES:
-                text = getattr(entry, name, "")
-                try:
-                    re.compile(text)
-                except re.error as error:
-                    faults.append(f"{kind}[{i}].{name}: `{text}` is no regular expression: {error}")
-    keys = {source.key for source in found.sources}
-    for i, model in enumerate(found.models):
-        if bool(model.config) == bool(model.skip):
-            faults.append(f"models[{i}]: give `config` or `skip`")
-    for i, setting in enumerate(found.settings):
-        if not setting.key:
-            faults.append(f"settings[{i}].key: names no source")
-        faults += [f"settings[{i}].key: no source `{key}`" for key in setting.key if key not in keys]
-        faults += [f"settings[{i}].leave: no metric `{name}`" for name in setting.leave if name not in METRICS]
-        words = (
-            ("serving", SERVINGS), ("tpot", TPOTS), ("throughput", THROUGHPUTS), ("first", FIRSTS),
-            ("layout", LAYOUTS), ("spec", ("A", "B", "C")),
-        )  # fmt: skip
-        for name, known in words:
-            word = getattr(setting, name)
-            if word and word not in known:
-                faults.append(f"settings[{i}].{name}: `{word}` is not {', '.join(filter(None, known))}")
-    return faults
+    return read(path, InferenceMap)

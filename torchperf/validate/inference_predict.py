@@ -9,7 +9,8 @@ from .. import hardware, pipeline
 from ..graph.errors import TorchperfError
 from ..graph.inference import InferencePlan, InferencePrecision, Request, Served
 from ..graph.plan import Plan
-from ..graph.system import Runtime, System
+from ..graph.runtime import Runtime
+from ..graph.system import System
 from ..inference import Binder, Load, room_of
 from ..inference_planner import InferencePlanner
 from ..local_program import How

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from ..graph.errors import TorchperfError
+from .map_file import broken, read
 from .training_formulas import FORMULAS
 
 FILE = Path(__file__).with_name("training_map.toml")
@@ -106,48 +104,22 @@ class TrainingMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: tuple[Model, ...]
     settings: tuple[Setting, ...]
 
+    def faults(self) -> list[str]:
+        """What the types cannot say: broken regular expressions, unknown formulas, entries that say nothing."""
+        tables = (("gpus", self.gpus), ("models", self.models), ("settings", self.settings))
+        faults = list(broken(tables, _REGEXES))
+        for i, setting in enumerate(self.settings):
+            if not setting.key:
+                faults.append(f"settings[{i}].key: names no source")
+            if setting.formula and setting.formula not in FORMULAS:
+                faults.append(f"settings[{i}].formula: no `{setting.formula}`, one of {', '.join(FORMULAS)}")
+            if setting.memory not in ("", "allocated", "reserved", "device", "none"):
+                faults.append(f"settings[{i}].memory: `{setting.memory}` is not allocated, reserved, device or none")
+            if setting.attention not in ("", "auto", "flash", "unfused"):
+                faults.append(f"settings[{i}].attention: `{setting.attention}` is not auto, flash or unfused")
+        return faults
+
 
 def load_map(path: Path = FILE) -> TrainingMap:
     """The map; raises TorchperfError that names the file and the key at fault."""
-    return _load(path, path.stat().st_mtime_ns if path.is_file() else 0)
-
-
-@lru_cache(maxsize=4)
-def _load(path: Path, stamp: int) -> TrainingMap:
-    try:
-        found = msgspec.toml.decode(path.read_bytes(), type=TrainingMap)
-    except OSError as error:
-        raise TorchperfError(f"cannot read `{path}`", facts=[("reason", error.strerror or str(error))]) from None
-    except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at ")
-        key = where.strip("`").removeprefix("$.") or "?"
-        raise TorchperfError(f"`{path.name}:{key}` {what}", hint="mend the entry") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TorchperfError(f"`{path.name}` is no TOML", facts=[("reason", str(error))]) from None
-    faults = _faults(found)
-    if faults:
-        raise TorchperfError(f"`{path.name}` has {len(faults)} faults", facts=[("fault", fault) for fault in faults])
-    return found
-
-
-def _faults(found: TrainingMap) -> list[str]:
-    """What the types cannot say: broken regular expressions, unknown formulas, entries that say nothing."""
-    faults = []
-    for kind, entries in (("gpus", found.gpus), ("models", found.models), ("settings", found.settings)):
-        for i, entry in enumerate(entries):
-            for name in _REGEXES:
-                text = getattr(entry, name, "")
-                try:
-                    re.compile(text)
-                except re.error as error:
-                    faults.append(f"{kind}[{i}].{name}: `{text}` is no regular expression: {error}")
-    for i, setting in enumerate(found.settings):
-        if not setting.key:
-            faults.append(f"settings[{i}].key: names no source")
-        if setting.formula and setting.formula not in FORMULAS:
-            faults.append(f"settings[{i}].formula: no `{setting.formula}`, one of {', '.join(FORMULAS)}")
-        if setting.memory not in ("", "allocated", "reserved", "device", "none"):
-            faults.append(f"settings[{i}].memory: `{setting.memory}` is not allocated, reserved, device or none")
-        if setting.attention not in ("", "auto", "flash", "unfused"):
-            faults.append(f"settings[{i}].attention: `{setting.attention}` is not auto, flash or unfused")
-    return faults
+    return read(path, TrainingMap)
