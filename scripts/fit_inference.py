@@ -1,4 +1,5 @@
-"""Refit what an engine adds to its kernels, from measured runs: seconds a layer and a pass, times an all_reduce.
+"""Refit what an engine adds to its kernels, from measured runs: seconds a layer, a pass, a sequence, a request, and
+times an all_reduce.
 
     python scripts/fit_inference.py inference.csv                         every runtime that serves
     python scripts/fit_inference.py inference.csv --runtime lmdeploy      one
@@ -27,37 +28,37 @@ from simplex import Array, Parameters, fit  # noqa: E402
 
 from torchperf import hardware  # noqa: E402
 from torchperf.graph.errors import TorchperfError  # noqa: E402
-from torchperf.graph.system import Runtime  # noqa: E402
+from torchperf.graph.runtime import Runtime  # noqa: E402
 from torchperf.validate import rows  # noqa: E402
 from torchperf.validate.inference_map import load_map  # noqa: E402
 from torchperf.validate.inference_predict import Predictor, planner_key  # noqa: E402
 from torchperf.validate.inference_rows import InferenceCase, case_of  # noqa: E402
 
-START = {"layer": 4.9e-5, "step": 1e-4, "all_reduce_factor": 1.3}
-LEAST = {"layer": 1e-7, "step": 1e-7, "all_reduce_factor": 0.5}
-MOST = {"layer": 5e-4, "step": 5e-2, "all_reduce_factor": 4.0}
+NAMES = ("layer", "step", "sequence", "request", "all_reduce_factor")
+NONE = {"layer": 0.0, "step": 0.0, "sequence": 0.0, "request": 0.0, "all_reduce_factor": 1.0}
+PROBES = {"layer": 5e-5, "step": 5e-5, "sequence": 5e-5, "request": 1e-2, "all_reduce_factor": 2.0}
+START = {"layer": 4.9e-5, "step": 1e-4, "sequence": 5e-6, "request": 2e-2, "all_reduce_factor": 1.3}
+LEAST = {"layer": 1e-7, "step": 1e-7, "sequence": 1e-9, "request": 1e-4, "all_reduce_factor": 0.5}
+MOST = {"layer": 5e-4, "step": 5e-2, "sequence": 5e-4, "request": 1.0, "all_reduce_factor": 4.0}
 ROUNDS = 4  # each starts where the last ended: the pull to the start is weak in the end
-PROBE = 5e-5  # seconds a layer, to see how a figure grows with them
 SOURCES = {
     "fastertransformer": "fastertransformer_gpt", "gpt-fast": "gpt_fast", "llama-cpp": "gpu_benchmarks_llm",
     "lmdeploy": "lmdeploy_a100", "sglang": "aiconfigurator", "tensorrt-llm": "aiconfigurator",
     "tensorrt-llm-2023": "nemo_llama2", "tensorrt-llm-2024": "llm_inference_bench", "vllm": "aiconfigurator",
     "vllm-2024": "llm_inference_bench", "vllm-rocm-2024": "llm_inference_bench",
 }  # fmt: skip
-METRICS = {"static": ("ttft", "tpot", "latency"), "closed": ("tpot",), "maximal": ()}
+METRICS = {"static": ("ttft", "tpot", "latency"), "closed": ("ttft", "tpot"), "maximal": ()}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A measured figure, seconds, and ours: base + layer a + step b + (all_reduce_factor - 1) c."""
+    """A measured figure, seconds, and ours: `base`, and by constant how much one more of it adds."""
 
     case: InferenceCase
     metric: str
     measured: float
     base: float
-    layer: float
-    step: float
-    all_reduce: float
+    slopes: Mapping[str, float]
 
 
 def with_constants(name: str, constants: Mapping[str, float]) -> Runtime:
@@ -71,43 +72,48 @@ def with_constants(name: str, constants: Mapping[str, float]) -> Runtime:
 
 def lines_of(cases: Sequence[InferenceCase]) -> list[Line]:
     """Every figure of the cases that can be priced."""
-    found = []
-    none = {"layer": 0.0, "step": 0.0, "all_reduce_factor": 1.0}
-    probes = (none, {**none, "layer": PROBE}, {**none, "step": PROBE}, {**none, "all_reduce_factor": 2.0})
-    price = [Predictor(lambda name, probe=probe: with_constants(name, probe)) for probe in probes]
+    lines: list[Line] = []
+    plain = Predictor(lambda name: with_constants(name, NONE))
+    probes = {
+        name: Predictor(lambda runtime, name=name: with_constants(runtime, {**NONE, name: PROBES[name]}))  # type: ignore[misc]
+        for name in NAMES
+    }
     for case in sorted(cases, key=lambda case: tuple(map(str, planner_key(case)))):
         metrics = [m for m in METRICS[case.serving] if m in case.measured]
         if not metrics:
             continue
         try:
-            base, layer, step = (one(case) for one in price[:3])
-            reduce = price[3](case) if case.degrees.tp > 1 else base
+            base = plain(case)
+            more = {name: probe(case) for name, probe in probes.items() if _matters(name, case)}
         except (TorchperfError, ValueError) as error:
             print(f"{case.id}: {error}", file=sys.stderr)
             continue
         for m in metrics:
             b = base.figure(m)
-            slopes = ((layer.figure(m) - b) / PROBE, (step.figure(m) - b) / PROBE, reduce.figure(m) - b)
-            found.append(Line(case, m, case.measured[m], b, *slopes))
-    return found
+            slopes = {name: (found.figure(m) - b) / (PROBES[name] - NONE[name]) for name, found in more.items()}
+            lines.append(Line(case, m, case.measured[m], b, slopes))
+    return lines
+
+
+def _matters(name: str, case: InferenceCase) -> bool:
+    return {"all_reduce_factor": case.degrees.tp > 1, "request": case.serving == "closed"}.get(name, True)
 
 
 def predicted(lines: Sequence[Line], constants: Mapping[str, float]) -> Array:
     """Seconds of every line under these constants."""
-    a, b, c = constants["layer"], constants["step"], constants["all_reduce_factor"] - 1
-    return np.array([x.base + a * x.layer + b * x.step + c * x.all_reduce for x in lines])
+    names = list(constants)
+    slopes = np.array([[x.slopes.get(name, 0.0) for name in names] for x in lines])
+    more = np.array([constants[name] - NONE[name] for name in names])
+    return np.asarray(np.array([x.base for x in lines]) + slopes @ more)
 
 
 def fitted(lines: Sequence[Line]) -> Parameters:
-    """The constants that these lines tell; where none of them has an all_reduce its factor is 1."""
-    start = {name: value for name, value in START.items() if name != "all_reduce_factor"}
-    if any(x.all_reduce for x in lines):
-        start["all_reduce_factor"] = START["all_reduce_factor"]
-    fixed = {"all_reduce_factor": 1.0}
+    """The constants that these lines tell; what none of them meets is left out, but for the factor, which is 1."""
+    start = {name: START[name] for name in NAMES if any(x.slopes.get(name) for x in lines)}
     measured = np.array([x.measured for x in lines])
     for _ in range(ROUNDS):
-        start, _ = fit(lambda p: predicted(lines, {**fixed, **p}), measured, start, MOST, LEAST)
-    return {name: float(f"{value:.3g}") for name, value in {**fixed, **start}.items()}
+        start, _ = fit(lambda p: predicted(lines, p), measured, start, MOST, LEAST)
+    return {name: float(f"{value:.3g}") for name, value in {"all_reduce_factor": 1.0, **start}.items()}
 
 
 def held_out(lines: Sequence[Line]) -> Array:
@@ -157,7 +163,7 @@ def text_of(text: str, lines: Sequence[Line], constants: Parameters, held: Array
     groups: dict[str, int] = {}
     for x in lines:
         groups[x.case.key] = groups.get(x.case.key, 0) + 1
-    values = ", ".join(f"{name} = {constants[name]!r}" for name in ("layer", "step", "all_reduce_factor"))
+    values = ", ".join(f"{name} = {constants[name]!r}" for name in NAMES if name in constants)
     sources = ", ".join(f"{key} {n}" for key, n in sorted(groups.items()))
     told = f"{len(lines)} figures by source: {sources}; errors of each model under constants fitted on the others"
     return head + mark + "\n".join(

@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 
 from . import hardware
 from .answer import unpriced_ops, verdict
+from .confidence import confidence
+from .explanation_inference import Told, explain
 from .frontend import load
 from .graph.cache import bytes_per_token
 from .graph.errors import TorchperfError
 from .graph.graph import Capture, Facts, Graph
-from .graph.inference import InferenceEstimate, InferencePlan, InferencePrecision, Request, Served, ServingMemory
+from .graph.inference import Burst, InferenceEstimate, InferencePlan, InferencePrecision, Request, Served, ServingMemory
 from .inference_memory import Room, element_bits, rows
 from .inference_notes import DEFINITIONS, assumptions
 from .inference_planner import InferencePlanner
-from .inference_tables import operators, parts, priced_rows, read_bound
+from .inference_tables import compute_bound, operators, parts, priced_rows, read_bound
 from .pipeline import load_system
 from .rewrite.inference import EXPERTS, PER_TOKEN, formats
 from .serving import Continuous
@@ -163,7 +165,7 @@ def _estimate(planner: InferencePlanner, facts: Facts, request: Request, asked: 
     room = room_of(planner, facts, request, asked)
     most, longest = room.most(max(request.total, asked.model_len or 0)), room.longest()
     one = most if asked.model_len is None else room.most(request.total)
-    served, simulated, running = _served(planner, request, asked, max(one, 1), room)
+    served, simulated, burst, running = _served(planner, request, asked, max(one, 1), room)
     own = request.input_len - request.known
     prefill = planner.extend(running if not asked.continuous else planner.plan.attention_dp, own, request.known)
     last = max(request.total - 2, request.input_len)
@@ -174,19 +176,19 @@ def _estimate(planner: InferencePlanner, facts: Facts, request: Request, asked: 
     bandwidth = planner.system.accelerator.memory.bandwidth.value
     bits, rows_of = element_bits(facts, planner.precision.kv), priced_rows(decode)
     priced = priced_rows(prefill) + rows_of
-    positions = _positions(facts)
+    positions, cache = _positions(facts), rows(planner, facts, request)
     context = positions if longest is None else longest if positions is None else min(longest, positions)
     return InferenceEstimate(
         model=facts.model, gpu=planner.system.accelerator.name,
         system=f"{planner.system.name}, {planner.system.num_accelerators} a node", runtime=planner.runtime.name,
         precision=planner.precision, plan=planner.plan, request=request, batch=running,
         parameters=sum(p.numel for p in facts.parameters), active_parameters=active(facts),
-        served=served, simulated=simulated, prefill_s=prefill.seconds,
+        served=served, simulated=simulated, burst=burst, prefill_s=prefill.seconds,
         decode_first_s=curve.at(request.input_len).seconds, decode_last_s=curve.at(last).seconds,
         decode_mean_s=decode.seconds, read_bound_s=read_bound(decode, bandwidth),
         verdict=_verdict(memory, longest, max(request.total, asked.model_len or 0)), memory=memory,
         kv_bytes_per_token=bytes_per_token(facts, bits), kv_bytes_per_token_per_gpu=_per_gpu(planner, facts, bits),
-        cache=rows(planner, facts, request), max_concurrency=one,
+        cache=cache, max_concurrency=one,
         pool_requests=_in_pool(room, request), max_context=context, positions=positions,
         prefill_ops=operators(prefill.slowest), decode_ops=operators(decode.slowest),
         prefill_parts=parts(prefill), decode_parts=parts(decode), definitions=DEFINITIONS,
@@ -195,27 +197,30 @@ def _estimate(planner: InferencePlanner, facts: Facts, request: Request, asked: 
         + _limited(asked, one),
         sources=tuple(sorted({s for *_, price in priced for term in price.terms for s in term.sources})),
         disaggregated=asked.disaggregated,
+        prefill_bound_s=compute_bound(prefill, planner.system.accelerator),
+        confidence=confidence("inference", planner.system.accelerator.name, planner.runtime.name),
+        explanation=explain(planner, Told(request, served, memory, cache, prefill, decode)),
     )  # fmt: skip
 
 
 def _served(
     planner: InferencePlanner, request: Request, asked: Load, most: int, room: Room
-) -> tuple[Served, Served | None, int]:
-    """What requests see, the same by events, and the requests that decode together."""
+) -> tuple[Served, Served | None, Burst | None, int]:
+    """What requests see, the same by events, where all come at once, and the requests that decode together."""
     if not asked.continuous:
-        return planner.generate(asked.batch, request), None, asked.batch
+        return planner.generate(asked.batch, request), None, None, asked.batch
     budget = asked.batched_tokens or int(planner.serving.max_batched_tokens.value)
     many = Continuous(planner, request, budget, most)
     replicas = planner.plan.replicas
     if asked.rate is not None:
         found, check = many.at_rate(asked.rate / replicas)
-        return found, check, max(round(found.decoding), 1)
+        return found, check, None, max(round(found.decoding), 1)
     assert asked.concurrency is not None
     if asked.disaggregated:
         found = many.disaggregated(asked.concurrency, *asked.disaggregated)
-        return found, None, max(round(found.decoding / asked.disaggregated[1]), 1)
-    found, check = many.at_concurrency(-(-asked.concurrency // replicas))
-    return found, check, max(round(found.decoding), 1)
+        return found, None, None, max(round(found.decoding / asked.disaggregated[1]), 1)
+    found, check, first = many.at_concurrency(-(-asked.concurrency // replicas))
+    return found, check, first, max(round(found.decoding), 1)
 
 
 def _in_pool(room: Room, request: Request) -> float:

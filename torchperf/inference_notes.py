@@ -24,7 +24,7 @@ def assumptions(
         *facts.assumptions,
         *_requests(request, continuous, disaggregated, planner.plan),
         *_plan(planner.plan, facts),
-        *_runtime(planner),
+        *_runtime(planner, continuous),
         *_borrowed(planner.system.accelerator),
     )
 
@@ -62,7 +62,7 @@ def _plan(plan: InferencePlan, facts: Facts) -> list[str]:
     return found
 
 
-def _runtime(planner: InferencePlanner) -> list[str]:
+def _runtime(planner: InferencePlanner, continuous: bool) -> list[str]:
     runtime, serving = planner.runtime, planner.serving
     fit, error = serving.constants, serving.constants.median_error
     found = [
@@ -71,6 +71,12 @@ def _runtime(planner: InferencePlanner) -> list[str]:
     ]
     if serving.all_reduce_factor != 1 and planner.plan.tp > 1:
         found.append(f"latency of an all_reduce is {serving.all_reduce_factor:g} times that of `{serving.all_reduce}`")
+    if serving.sequence:
+        found.append(f"`{runtime.name}` adds {1e6 * serving.sequence:.1f} us a sequence and pass")
+    if continuous and serving.request is None:
+        found.append(f"time of a request outside of `{runtime.name}` (sent, tokenised, queued) is not counted: no rows")
+    elif continuous:
+        found.append(f"a request spends {1e3 * (serving.request or 0.0):.0f} ms outside of `{runtime.name}`'s passes")
     if serving.cuda_graphs:
         found.append("decode steps are replayed CUDA graphs: no launch of the host is waited for")
     if planner.precision.weights in ("int8", "int4", "mxfp4", "nvfp4"):

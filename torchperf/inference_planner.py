@@ -170,6 +170,7 @@ class InferencePlanner:
         added = [("runtime, a layer", serving.layer * len(chunk.layers))]
         if chunk.index == 0:
             added.append(("runtime, a pass", serving.step))
+            added.append(("runtime, a sequence", serving.sequence * sizes["batch"]))
         hop = 0.0
         if chunk.index == count - 1:
             added += self._sampling(chunk, program, sizes["batch"])

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from .graph.cache import kv_bytes
-from .graph.inference import Request, Served
+from .graph.inference import Burst, Request, Served
 from .inference_memory import element_bits
 from .inference_planner import InferencePlanner
 from .price.collective import collective
 from .schedule import serving, serving_events
 from .schedule.serving import Engine
+from .schedule.serving_clients import burst
 
 RATIO = 1.19  # between the sizes at which passes are priced; straight lines between
 LENGTHS = 4  # lengths of the cache at which decode steps are priced, and as many parts between them
@@ -50,7 +51,7 @@ class PricedPasses:
         stages = self.planner.plan.pp
         if stages > 1:
             return step + (self._prompt(tokens)[0] + attention) / stages
-        return self._prompt(tokens + round(n))[0] + attention + own
+        return self._prompt(tokens + round(n))[0] + attention + own + n * self.planner.serving.sequence
 
     def _between_both(self, n: float, kv: float) -> tuple[float, float]:
         """(seconds, its attention) between sizes and lengths that are priced."""
@@ -120,7 +121,7 @@ def _nodes(size: float) -> tuple[int, int]:
 def engine_of(planner: InferencePlanner, request: Request, budget: int) -> Engine:
     """One attention-DP group of the engine as the schedule room sees it."""
     passes = PricedPasses(planner, request)
-    return Engine(passes.decode, passes.mixed, budget, planner.serving.chunked)
+    return Engine(passes.decode, passes.mixed, budget, planner.serving.chunked, planner.serving.request or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +133,15 @@ class Continuous:
     budget: int
     most: int  # requests that fit at once, of one engine
 
-    def at_concurrency(self, concurrency: int) -> tuple[Served, Served]:
-        """(steady state in closed form, the same by events) of `concurrency` requests on one engine."""
+    def at_concurrency(self, concurrency: int) -> tuple[Served, Served, Burst]:
+        """(steady state in closed form, the same by events, all of them at once) of requests on one engine."""
         engine, groups = engine_of(self.planner, self.request, self.budget), self.planner.plan.attention_dp
         own = max(min(concurrency, self.most) / groups, 1.0)
         closed = serving.steady(engine, self.request, own)
-        return self._all(closed), self._all(serving_events.closed_loop(engine, self.request, max(round(own), 1)))
+        whole = max(round(own), 1)
+        first = burst(engine, self.request, whole)
+        events = serving_events.closed_loop(engine, self.request, whole)
+        return self._all(closed), self._all(events), replace(first, requests=whole * groups)
 
     def at_rate(self, rate: float) -> tuple[Served, Served]:
         """The same of requests that arrive at `rate` a second on one engine."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .confidence import Confidence
 from .errors import TorchperfError
 from .estimate import Share, Unpriced
+from .explanation import Explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +179,26 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
+class Burst:
+    """Seconds to the first token of `requests` that come to an idle engine at once: their mean, and the last one's."""
+
+    requests: int
+    mean: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
 class InferenceEstimate:
     """The answer. Tables of operators are of one forward pass on one device of the slowest stage.
 
-    served            what requests see of one engine; `simulated` the same by events, where batching is continuous
+    served            what requests see of one engine; `simulated` the same by events, where batching is continuous;
+                      `burst` their first tokens where all of them come at once
     batch             requests that decode together
     prefill_s         of one prompt's pass (of the whole static batch); decode_*_s of a step at the first length, the
                       last, and half way
-    read_bound_s      no step half way is faster: weights and cache read once
+    read_bound_s      no step half way is faster: weights and cache read once; `prefill_bound_s` no prompt's pass is:
+                      full peak and bandwidth
+    confidence        what measured runs tell of first token, time per token, latency and throughput
     max_concurrency   requests of this size at once in one engine; `pool_requests` the same with a part of one
     max_context       tokens of the longest single request, None without a bound; `positions` that the model has
     *_parts           (kind of work, seconds) of a pass over all stages
@@ -202,6 +216,7 @@ class InferenceEstimate:
     active_parameters: int
     served: Served
     simulated: Served | None
+    burst: Burst | None
     prefill_s: float
     decode_first_s: float
     decode_last_s: float
@@ -226,6 +241,9 @@ class InferenceEstimate:
     assumptions: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     disaggregated: tuple[int, int] | None = None
+    explanation: Explanation | None = None
+    prefill_bound_s: float = 0.0
+    confidence: tuple[Confidence, ...] = ()
 
     @property
     def num_gpus(self) -> int:

@@ -14,9 +14,11 @@ POOLS = ("budget", "free", "exact")
 class Serving:
     """What only serving meets.
 
-    constants           fitted together: `layer` seconds a layer and forward pass, `step` seconds a forward pass, that
-                        no kernel accounts for; `all_reduce_factor` times the latency of an all_reduce. A near
-                        constant time a layer is what engines add to their kernels at batch 1 [nemo_llama2]
+    constants           fitted together: `layer` seconds a layer and forward pass, `step` seconds a forward pass,
+                        `sequence` seconds a sequence and forward pass, that no kernel accounts for;
+                        `all_reduce_factor` times the latency of an all_reduce; `request` seconds of a request outside
+                        the engine: sent, tokenised, queued. A near constant time a layer is what engines add to their
+                        kernels at batch 1 [nemo_llama2]
     all_reduce          library of the all_reduce inside a node: nccl | trtllm | vllm_graph | vllm_eager
     merged              projections of one input run as one product, routing as one kernel, rows of experts are read
                         through an index: see inference_kernels.py
@@ -53,6 +55,16 @@ class Serving:
     def step(self) -> float:
         """Seconds a forward pass."""
         return self.constants["step"]
+
+    @property
+    def sequence(self) -> float:
+        """Seconds a sequence and forward pass; 0 where it could not be told from a pass."""
+        return dict(self.constants.parameters).get("sequence", 0.0)
+
+    @property
+    def request(self) -> float | None:
+        """Seconds of a request outside the engine; None where no run of a server tells it."""
+        return dict(self.constants.parameters).get("request")
 
     @property
     def all_reduce_factor(self) -> float:

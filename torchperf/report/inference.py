@@ -6,6 +6,7 @@ from torchperf.graph.estimate import Share
 from torchperf.graph.inference import InferenceEstimate, Served
 
 from . import units
+from .confidence import error, of_metric, sentence
 from .estimate import bullets
 from .section import Section
 
@@ -105,7 +106,11 @@ def _served(e: InferenceEstimate) -> Section:
     if e.simulated:
         rows.append(("requests at a time", *(f"{s.concurrency:.1f}" for s in columns)))
         rows.append(("time with prefill", *(units.percent(s.busy) for s in columns)))
-    return Section("requests", headers, tuple(rows), right=tuple(range(1, len(columns) + 1)))
+    lines = [] if e.burst is None else [
+        f"where all {units.count(e.burst.requests)} ask at once, as clients of a benchmark begin: TTFT "
+        f"{units.seconds(e.burst.mean)} on average, {units.seconds(e.burst.last)} of the last"
+    ]  # fmt: skip
+    return Section("requests", headers, tuple(rows), right=tuple(range(1, len(columns) + 1)), lines=tuple(lines))
 
 
 def _passes(e: InferenceEstimate) -> Section:
@@ -113,7 +118,13 @@ def _passes(e: InferenceEstimate) -> Section:
         f"prefill pass {units.seconds(e.prefill_s)}: {_parts(e.prefill_parts)}",
         f"decode step {units.seconds(e.decode_first_s)} at first, {units.seconds(e.decode_last_s)} at last, "
         f"half way {units.seconds(e.decode_mean_s)}: {_parts(e.decode_parts)}",
-        f"no step is faster than {units.seconds(e.read_bound_s)}: weights and cache read once",
+        f"no step is faster than {units.seconds(e.read_bound_s)}: weights and cache read once; no prefill pass than "
+        f"{units.seconds(e.prefill_bound_s)}: peak FLOP/s and bandwidth",
+        *(
+            f"validated error of {word}: {error(told)}, {sentence(told)}" if told.exact else f"{word}: {sentence(told)}"
+            for word, metric in (("TTFT", "ttft"), ("TPOT", "tpot"), ("latency", "latency"))
+            if (told := of_metric(e.confidence, metric)) is not None
+        ),
     ]
     return Section("", lines=tuple(lines))
 

@@ -6,7 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 from torchperf.graph.estimate import Share
-from torchperf.graph.inference import InferenceEstimate, Served, ServingMemory
+from torchperf.graph.inference import Burst, InferenceEstimate, Served, ServingMemory
+
+from .confidence import confidence_dict
+from .explanation_json import KEY, explanation_dict
 
 
 def inference_dict(e: InferenceEstimate) -> dict[str, Any]:
@@ -36,11 +39,14 @@ def inference_dict(e: InferenceEstimate) -> dict[str, Any]:
         "concurrency": e.served.concurrency,
         "share_of_time_with_prefill": e.served.busy,
         "simulated": None if e.simulated is None else _served(e.simulated),
+        "burst": None if e.burst is None else _burst(e.burst),
         "prefill_s": e.prefill_s,
         "decode_first_s": e.decode_first_s,
         "decode_last_s": e.decode_last_s,
         "decode_mean_s": e.decode_mean_s,
         "read_bound_s": e.read_bound_s,
+        "prefill_bound_s": e.prefill_bound_s,
+        "validated": confidence_dict(e.confidence),
         "kv_bytes_per_token": e.kv_bytes_per_token,
         "kv_bytes_per_token_per_gpu": e.kv_bytes_per_token_per_gpu,
         "kv": [
@@ -69,6 +75,7 @@ def inference_dict(e: InferenceEstimate) -> dict[str, Any]:
         "guesses": list(e.guesses),
         "assumptions": list(e.assumptions),
         "sources": list(e.sources),
+        KEY: None if e.explanation is None else explanation_dict(e.explanation),
     }
 
 
@@ -87,6 +94,10 @@ def _served(s: Served) -> dict[str, float]:
         "concurrency": s.concurrency,
         "share_of_time_with_prefill": s.busy,
     }
+
+
+def _burst(b: Burst) -> dict[str, float]:
+    return {"requests": b.requests, "ttft_s": b.mean, "ttft_last_s": b.last}
 
 
 def _memory(m: ServingMemory) -> dict[str, int]:

@@ -19,12 +19,13 @@ ignores   preemption, answers of different lengths
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..graph.errors import TorchperfError
 from ..graph.inference import Request, Served
 
 ROUNDS = 12
+FRONTS = 2  # rounds in which the share of the time in front of the engine settles
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +36,36 @@ class Engine:
     mixed     (prompt tokens, those before them, decoding requests, their mean kv) -> a pass of both
     budget    tokens of a pass
     chunked   prompts are cut and share passes with decodes
+    front     of a request before the engine sees it, and behind: tokenised, queued, sent
     """
 
     decode: Callable[[float, float], float]
     mixed: Callable[[int, int, float, float], float]
     budget: int
     chunked: bool
+    front: float = 0.0
 
 
 def steady(engine: Engine, request: Request, concurrency: float) -> Served:
-    """`concurrency` requests on the engine at any time."""
+    """`concurrency` requests at any time, those in front of the engine included."""
     if concurrency < 1:
         return _alone(engine, request, concurrency)
+    found = _inside(engine, request, concurrency)
+    if not engine.front:
+        return found
+    for _ in range(FRONTS):
+        share = found.latency / (found.latency + engine.front)
+        found = _inside(engine, request, max(concurrency * share, 1.0))
+    ttft, latency = found.ttft + engine.front, found.latency + engine.front
+    rate = concurrency / latency
+    return replace(
+        found, ttft=ttft, latency=latency, concurrency=concurrency, requests_per_s=rate,
+        tokens_per_s=rate * request.output_len,
+    )  # fmt: skip
+
+
+def _inside(engine: Engine, request: Request, concurrency: float) -> Served:
+    """`concurrency` requests on the engine itself."""
     mean_kv = request.input_len + request.output_len / 2
     steps = (request.output_len - 1) / request.tokens_per_step
     if not engine.chunked:
@@ -92,7 +111,8 @@ def _alone(engine: Engine, request: Request, concurrency: float) -> Served:
     """Less than one request at a time, on average: it has the engine for itself."""
     one = steady(engine, request, 1.0)
     first, rest = one.ttft, one.latency - one.ttft
-    return _served(request, concurrency, first, rest, one.itl_worst, one.decoding * concurrency, concurrency * first)
+    busy = concurrency * (first - engine.front)
+    return _served(request, concurrency, first, rest, one.itl_worst, one.decoding * concurrency, busy)
 
 
 def _prompts_first(engine: Engine, request: Request, n: float, steps: float, mean_kv: float) -> Served:
@@ -105,12 +125,7 @@ def _prompts_first(engine: Engine, request: Request, n: float, steps: float, mea
 def pieces(engine: Engine, request: Request, decoding: float, mean_kv: float) -> tuple[int, float]:
     """(passes of one prompt, mean seconds of such a pass with `decoding` requests beside it)."""
     new, known = request.input_len - request.known, request.known
-    room = engine.budget - round(decoding)
-    if room < 1:
-        raise TorchperfError(
-            f"{decoding:.0f} requests decode and leave no room for prompts in passes of {engine.budget} tokens",
-            hint="give a larger `--max-batched-tokens`, or a smaller `--concurrency`",
-        )
+    room = room_of(engine, decoding)
     passes = -(-new // room)
     rest = new - room * (passes - 1)
     total = engine.mixed(rest, known + new - rest, decoding, mean_kv)
@@ -121,8 +136,20 @@ def pieces(engine: Engine, request: Request, decoding: float, mean_kv: float) ->
     return passes, total / passes
 
 
+def room_of(engine: Engine, decoding: float) -> int:
+    """Tokens of prompts in a pass with so many decodes. Raises TorchperfError where none are left."""
+    room = engine.budget - round(decoding)
+    if room < 1:
+        raise TorchperfError(
+            f"{decoding:.0f} requests decode and leave no room for prompts in passes of {engine.budget} tokens",
+            hint="give a larger `--max-batched-tokens`, or a smaller `--concurrency`",
+        )
+    return room
+
+
 def at_rate(engine: Engine, request: Request, rate: float, most: int) -> Served:
     """Requests that arrive at `rate` a second, at random; at most `most` fit. Raises TorchperfError if overloaded."""
+    front, engine = engine.front, replace(engine, front=0.0)
     known: dict[int, Served] = {}
 
     def held(n: int) -> Served:
@@ -143,10 +170,12 @@ def at_rate(engine: Engine, request: Request, rate: float, most: int) -> Served:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if held(middle).requests_per_s >= rate else (middle, high)
-    return _arriving(engine, request, rate, held(low) if low else None, held(high))
+    found = _arriving(request, rate, held(low) if low else None, held(high))
+    latency = found.latency + front
+    return replace(found, ttft=found.ttft + front, latency=latency, concurrency=rate * latency)
 
 
-def _arriving(engine: Engine, request: Request, rate: float, below: Served | None, above: Served) -> Served:
+def _arriving(request: Request, rate: float, below: Served | None, above: Served) -> Served:
     """Between the whole numbers of requests on either side of the rate, with the queue before the prompts."""
     if below is None:
         share, start = rate / above.requests_per_s, above
@@ -185,7 +214,8 @@ def disaggregated(
 ) -> Served:
     """Prompts on `prefills` engines, decodes on `decodes` others; the cache of a prompt moves in `transfer` seconds.
 
-    latency = max(P + transfer + d D(n), N P / prefills), n = decoding requests of one engine. Rates are of all engines.
+    latency = max(front + P + transfer + d D(n), N P / prefills), n = decoding requests of one engine. Rates are of all
+    engines.
     """
     steps = (request.output_len - 1) / request.tokens_per_step
     mean_kv = request.input_len + request.output_len / 2
@@ -195,7 +225,7 @@ def disaggregated(
     rest = first = 0.0
     for _ in range(ROUNDS):
         rest = steps * engine.decode(max(decoding, 1.0), mean_kv) if steps else 0.0
-        latency = max(prompt + transfer + rest, concurrency * prompt / prefills)
+        latency = max(engine.front + prompt + transfer + rest, concurrency * prompt / prefills)
         first = latency - rest
         then = concurrency * rest / latency / decodes
         if abs(then - decoding) < 0.01 * max(decoding, 1):

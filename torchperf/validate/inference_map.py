@@ -70,7 +70,8 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first        prompt: the pass over the prompt makes the first token; decode: the prompt's last token takes a decode
                  step behind a pass over the others
     batch        sequences at a time, where the row leaves them blank
-    mean_length  share of the stated lengths that a request has on average
+    mean_length  share of the stated lengths that a request has on average: below 1 lengths differ, else all are alike
+    rounds       requests of each client, who all begin at once; 0: the source's loads are steady
     layout       aiconfigurator: degrees stand in the notes
     spec         A: nothing is guessed; B: a secondary knob is; C: a primary one
     leave        metrics that the source did not measure as we mean them
@@ -98,6 +99,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attention: str = ""
     watts: float = 0.0
     mean_length: float = 0.0
+    rounds: int = 0
     layout: str = ""
     spec: str = ""
     leave: tuple[str, ...] = ()

@@ -13,20 +13,27 @@ from ..graph.runtime import Runtime
 from ..graph.system import System
 from ..inference import Binder, Load, room_of
 from ..inference_planner import InferencePlanner
+from ..inference_tables import compute_bound, read_bound
 from ..local_program import How
+from ..price.roofline import roofline
 from ..schedule.serving import steady
+from ..schedule.serving_clients import clients as benchmark
 from ..serving import engine_of
 from .inference_rows import InferenceCase
 
 
 @dataclass(frozen=True, slots=True)
 class InferencePrediction:
-    """Seconds, and tokens a second over all devices; each as the row's source counts it."""
+    """Seconds, and tokens a second over all devices; each as the row's source counts it.
+
+    bounds   (metric, seconds at full peak and bandwidth), where a figure is one pass
+    """
 
     ttft: float
     tpot: float
     latency: float
     throughput: float
+    bounds: tuple[tuple[str, float], ...] = ()
 
     def figure(self, metric: str) -> float:
         """One of ttft | tpot | latency | throughput."""
@@ -82,8 +89,11 @@ class Predictor:
         how = How(case.weights, "adamw", case.attention)
         runtime = self.runtimes(case.runtime)
         planner = pipeline.planner_of(case.model, graph, "forward", system_of(case), runtime, how)
-        seconds = planner.step(Plan(micro_batch=case.batch).resolved(case.degrees.num_gpus, case.batch)).seconds
-        return InferencePrediction(seconds, seconds, seconds, case.batch * case.input_len / seconds)
+        step = planner.step(Plan(micro_batch=case.batch).resolved(case.degrees.num_gpus, case.batch))
+        seconds, device = step.seconds, planner.system.accelerator
+        plain = sum(count * roofline(work, device) for count, _, work, _ in step.rows)
+        rate = case.batch * case.input_len / seconds
+        return InferencePrediction(seconds, seconds, seconds, rate, (("ttft", plain), ("latency", plain)))
 
 
 def planner_key(case: InferenceCase) -> tuple[object, ...]:
@@ -118,7 +128,20 @@ def _static(case: InferenceCase, planner: InferencePlanner, request: Request) ->
         tpot = planner.decode_seconds(case.batch, Request(1, case.output_len)) / max(1, case.output_len - 1)
     counted = case.output_len + (case.input_len if case.throughput == "total" else 0)
     rate = case.batch / tpot if case.throughput == "step" and tpot else case.batch * counted / latency
-    return InferencePrediction(served.ttft, tpot, latency, rate)
+    bounds = _bounds(case, planner, request) if size == case.batch else ()
+    return InferencePrediction(served.ttft, tpot, latency, rate, bounds)
+
+
+def _bounds(case: InferenceCase, planner: InferencePlanner, request: Request) -> tuple[tuple[str, float], ...]:
+    """The prompt's pass, and a decode step half way, at full peak and bandwidth."""
+    device = planner.system.accelerator
+    found = []
+    if case.first != "decode":
+        found.append(("ttft", compute_bound(planner.prefill(case.batch, request.input_len), device)))
+    if case.tpot not in ("latency", "empty") and request.output_len > 1:
+        half = planner.decode(case.batch, request.input_len + request.output_len // 2)
+        found.append(("tpot", read_bound(half, device.memory.bandwidth.value)))
+    return tuple(found)
 
 
 def _generated(case: InferenceCase, planner: InferencePlanner, batch: int, request: Request) -> Served:
@@ -138,7 +161,11 @@ def _continuous(case: InferenceCase, planner: InferencePlanner, request: Request
     clients = case.batch if case.serving == "closed" else most
     held, groups = min(clients, most), planner.plan.attention_dp
     engine = engine_of(planner, request, int(planner.serving.max_batched_tokens.value))
-    served = steady(engine, request, max(held / groups, 1.0))
+    own = max(held / groups, 1.0)
+    if case.rounds:
+        served = benchmark(engine, request, round(own), case.rounds * round(own), alike=case.alike)
+    else:
+        served = steady(engine, request, own)
     wait = (clients - held) / (served.requests_per_s * groups)
     rate = served.tokens_per_s * groups
     return InferencePrediction(served.ttft + wait, served.tpot, served.latency + wait, rate)

@@ -59,6 +59,7 @@ class InferenceCase:
     model       name of a bundled config
     serving     static | closed | maximal | forward (`validate.inference_map.Setting`)
     batch       sequences of a static batch, or clients; 0 where as many as fit
+    rounds      requests of each client, who all begin at once, `alike` or of different lengths; 0: a steady load
     tpot, throughput, first  what the measured figure counts, and what makes the first token
     measured    by metric: seconds, or tokens a second
     spec        A: nothing guessed, B: a secondary knob is, C: a primary one
@@ -70,6 +71,8 @@ class InferenceCase:
     model: str
     serving: str
     batch: int
+    rounds: int
+    alike: bool
     input_len: int
     output_len: int
     gpu: str
@@ -139,6 +142,8 @@ def _case(row: InferenceRow, known: InferenceMap) -> InferenceCase:
         model=model,
         serving=serving,
         batch=batch,
+        rounds=int(row.number("rounds")),
+        alike=share == 1,
         input_len=max(1, round(share * row.whole("input_len"))),
         output_len=round(share * row.whole("output_len")),
         gpu=row.gpu.name,
