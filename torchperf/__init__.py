@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import capture, load, save
+    from .api import capture, estimate_inference, load, save
     from .graph.errors import TorchperfError
     from .inspection import inspect
     from .measured_run import mfu
@@ -20,10 +20,22 @@ if TYPE_CHECKING:
     from .rank_program import split
 
 __version__ = "0.1.0"
-__all__ = ["TorchperfError", "__version__", "capture", "estimate", "inspect", "load", "mfu", "save", "split"]
+__all__ = [
+    "TorchperfError",
+    "__version__",
+    "capture",
+    "estimate",
+    "estimate_inference",
+    "inspect",
+    "load",
+    "mfu",
+    "save",
+    "split",
+]
 
 _PLACES = {
     "capture": "api",
+    "estimate_inference": "api",
     "load": "api",
     "save": "api",
     "estimate": "pipeline",

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import torchperf
 
-NAMES = ["TorchperfError", "__version__", "capture", "estimate", "inspect", "load", "mfu", "save", "split"]
+NAMES = [
+    "TorchperfError", "__version__", "capture", "estimate", "estimate_inference", "inspect", "load", "mfu", "save",
+    "split",
+]  # fmt: skip
 
 
 def test_the_public_names() -> None:

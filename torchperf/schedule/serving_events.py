@@ -125,7 +125,8 @@ class _Run:
             self._answered(live)
 
     def _prompts(self, decoding: int) -> list[tuple[_Live, int]]:
-        room, taken = self.engine.budget - decoding, []
+        room = self.engine.budget - decoding
+        taken: list[tuple[_Live, int]] = []
         for live in self.waiting:
             tokens = live.input_len - live.done
             if self.engine.chunked:
