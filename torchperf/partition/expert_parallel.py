@@ -109,7 +109,8 @@ def _parameters(whole: Graph, shared: Shared) -> tuple[tuple[Parameter, ...], fr
         local = parameter
         if parameter.storage in starred:
             names.add(parameter.names[0])
-            dims = experts.factors.parameters[starred[parameter.storage]]
+            factors = experts.factors
+            dims = factors.parameters[factors.label(starred[parameter.storage], parameter.shape)]
             local = replace(parameter, shape=tuple(shared.split.local(dim) for dim in dims))
         found.append(local)
     return tuple(found), frozenset(names)

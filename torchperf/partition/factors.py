@@ -8,27 +8,16 @@ sequence = hidden makes no difference.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..graph.errors import TorchperfError
 from ..graph.graph import Graph
 from ..graph.tensor import Value
-from . import rules_attention, rules_collective, rules_index, rules_matmul, rules_pointwise, rules_reduction, rules_view
-from .algebra import Clash, Dim, Dims, Factor, flatten, fresh, leaves, show, unify
-from .rules import base_name, find
+from .algebra import Clash, Dim, Dims, Factor, flatten, fresh, leaves, show, size_of, unify
+from .rule_files import base_name, find
 from .step import OpFactors, Step
 from .storages import Classes, Key, classes, contiguous, memory_order
-
-RULE_FILES = (
-    rules_view,
-    rules_matmul,
-    rules_attention,
-    rules_pointwise,
-    rules_reduction,
-    rules_index,
-    rules_collective,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +37,7 @@ class Factors:
 
     blocks       of each block, an OpFactors per op
     values       dims of every value, by (class of its storage, offset, shape, strides)
-    parameters   dims of each parameter, by its starred name
+    parameters   dims of each parameter, by its starred name; where layers of one name have other shapes, see `label`
     copies       how many parameters each of these stands for
     clashes      dims that a rule held to be the same and whose sizes do not nest
     unresolved   ops that no rule knows
@@ -66,6 +55,12 @@ class Factors:
     def of(self, block: int, value: Value) -> Dims:
         """The dims of a value of that block."""
         return self.values[self.classes.key(block, value)]
+
+    def label(self, name: str, shape: Sequence[int]) -> str:
+        """The key in `parameters` of a parameter of that starred name and shape: the name, where no other came first."""
+        known = self.parameters.get(name)
+        alike = known is None or [size_of(dim) for dim in known] == list(shape)
+        return name if alike else f"{name} {tuple(shape)}"
 
     def parameter_leaves(self) -> dict[str, list[Factor]]:
         """The leaves in each parameter, outer dims first."""
@@ -125,8 +120,15 @@ class _Propagation:
             dims = [fresh(n) for n in parameter.shape]
             self._enter((cls, 0, parameter.shape, contiguous(parameter.shape)), dims)
             if self.classes.kind.get(cls) == "param":
-                self.out.parameters[name] = dims
-                self.out.copies[name] = self.classes.copies[cls]
+                self._parameter(self.out.label(name, parameter.shape), cls, dims)
+
+    def _parameter(self, name: str, cls: int, dims: Dims) -> None:
+        """Layers of one name are split alike, also where they run different blocks (a window, a dense layer)."""
+        known = self.out.parameters.setdefault(name, dims)
+        self.out.copies[name] = self.out.copies.get(name, 0) + self.classes.copies[cls]
+        for x, y in zip(known, dims, strict=True):
+            if x is not y:
+                unify(x, y)
 
     def _enter(self, key: Key, dims: Dims) -> None:
         self.out.values[key] = dims
@@ -227,8 +229,9 @@ class _Propagation:
                     if block.storages[value.slot].kind == "grad":
                         last[value.slot] = (i, value)
             for slot, (i, value) in last.items():
-                dims = self.out.parameters.get(block.storages[slot].name or "")
                 found = self.out.values[self.classes.key(b, value)]
+                shape = tuple(size_of(dim) for dim in found)
+                dims = self.out.parameters.get(self.out.label(block.storages[slot].name or "", shape))
                 if dims is not None and len(dims) == len(found):
                     for x, y in zip(found, dims, strict=True):
                         self._same(b, i, x, y)

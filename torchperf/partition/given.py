@@ -69,7 +69,7 @@ def _chosen(prepared: Prepared, plan: Mapping[str, str]) -> Chosen:
         every = _matched(prepared, pattern)
         wide = {name: dims for name, dims in every.items() if len(dims) > 1} or every
         for name, dims in wide.items():
-            side = _side(style, dims, readers.get(name, []))
+            side = _side(style, dims, readers.get(_name(name), []))
             outer = [leaf for dim in side for leaf in _outermost(dim)]
             if not outer:
                 raise TorchperfError(
@@ -88,7 +88,12 @@ def _matched(prepared: Prepared, pattern: str) -> dict[str, Dims]:
     """The parameters that a pattern names, or that lie under the module that it names."""
     names = parameter_names(prepared.factors.graph)
     known = prepared.factors.parameters
-    return {n: known[n] for n, every in names.items() if n in known and any(matches(pattern, x) for x in every)}
+    return {n: dims for n, dims in known.items() if any(matches(pattern, x) for x in names.get(_name(n), ()))}
+
+
+def _name(label: str) -> str:
+    """The starred name in a label of `Factors.parameters`."""
+    return label.partition(" ")[0]
 
 
 def _readers(prepared: Prepared) -> dict[str, list[OpFactors]]:

@@ -5,7 +5,8 @@ is one leaf over the whole model and would win alone, at up to twice the cost of
 and without it, and the cheaper plan stands.
 
 The cost is in seconds of a nominal device, only to weigh one thing against another: contractions, bytes of other ops,
-bytes sent, and parameters with their gradients and optimizer states (which are read and written each step).
+bytes sent, and parameters with their gradients and optimizer states (which are read and written each step); weights
+alone where nothing is trained.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ S_PER_COLLECTIVE = 1e-6
 MAX_HUBS = 3
 SHUTS_OUT = "shuts out more"
 BYTES_PER_PARAMETER = 28  # weight, gradient, two moments and a master copy, read and written once a step
+BYTES_PER_WEIGHT = 2  # where nothing is trained
 
 
 @dataclass(slots=True)
@@ -76,7 +78,8 @@ def cost(placement: Placement) -> float:
                 for factor in dim:
                     numel *= factor.size
             kept += numel * prepared.factors.copies[name] * (1 - 1 / degree)
-    states = kept * BYTES_PER_PARAMETER / BYTES_PER_S
+    trained = prepared.factors.graph.facts.mode == "train"
+    states = kept * (BYTES_PER_PARAMETER if trained else BYTES_PER_WEIGHT) / BYTES_PER_S
     return sent - saved_flops / FLOPS_PER_S - saved_bytes / BYTES_PER_S - states
 
 

@@ -54,7 +54,7 @@ def _parameters(placement: Placement) -> tuple[Parameter, ...]:
     found = []
     known: dict[str, tuple[int, ...]] = {}  # every layer's are alike
     for parameter in graph.facts.parameters:
-        own = names.get(parameter.storage, "")
+        own = factors.label(names.get(parameter.storage, ""), parameter.shape)
         if own in factors.parameters and own not in known:
             known[own] = tuple(placement.split.local(dim) for dim in factors.parameters[own])
         shape = known.get(own, parameter.shape)

@@ -28,10 +28,10 @@ MANY = (
 )  # fmt: skip
 IN_PLACE = tuple(f"{name}_" for name in (*UNARY, *MANY))
 CREATE = (
-    "arange", "bernoulli", "bernoulli_", "empty", "empty_like", "empty_strided", "eye", "fill", "fill_", "full",
-    "full_like", "linspace", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "normal_",
-    "ones", "ones_like", "rand", "rand_like", "randint", "randn", "randn_like", "scalar_tensor", "tensor", "tril_",
-    "uniform_", "zero_", "zeros", "zeros_like",
+    "arange", "bernoulli", "bernoulli_", "empty", "empty_like", "empty_strided", "exponential_", "eye", "fill",
+    "fill_", "full", "full_like", "linspace", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros",
+    "normal_", "ones", "ones_like", "rand", "rand_like", "randint", "randn", "randn_like", "scalar_tensor", "tensor",
+    "tril_", "uniform_", "zero_", "zeros", "zeros_like",
 )  # fmt: skip
 
 

@@ -29,7 +29,8 @@ def total(step: Step) -> None:
 
 
 @rule("amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "prod", "var", "std", "var_mean", "logsumexp",
-      "linalg_vector_norm", "norm", "median", "std_mean")  # fmt: skip
+      "linalg_vector_norm", "norm", "median", "std_mean", "_is_all_true", "_is_any_true",
+      "_local_scalar_dense")  # fmt: skip
 def extreme(step: Step) -> None:
     """Not a sum: along a sharded dim it needs everything."""
     over = step.dims_attr()

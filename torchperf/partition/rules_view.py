@@ -63,33 +63,6 @@ def view_as_real(step: Step) -> None:
     step.put(0, [*step.dims(0), *step.fresh([2])])
 
 
-@rule("as_strided")
-def as_strided(step: Step) -> None:
-    """A slice of one dim, where strides are the input's own; else a reading of its own."""
-    _linear(step)
-    source, value = step.op.inputs[0], step.op.outputs[0]
-    differing = [j for j, (a, b) in enumerate(zip(source.shape, value.shape, strict=False)) if a != b]
-    if len(source.shape) == len(value.shape) and source.strides == value.strides:
-        dims = list(step.dims(0))
-        if not differing:
-            step.put(0, dims)
-            return
-        if len(differing) == 1:
-            d = differing[0]
-            start = (int(value.offset) - int(source.offset)) // int(source.strides[d])  # type: ignore[arg-type]
-            dims[d] = _piece(step, dims[d], step.shape(0)[d], start, step.out_shape()[d])
-            step.put(0, dims)
-            return
-    if math.prod(step.out_shape()) == math.prod(step.shape(0)) and sorted(
-        (s, n) for s, n in zip(source.strides, source.shape, strict=True) if n != 1
-    ) == sorted((s, n) for s, n in zip(value.strides, value.shape, strict=True) if n != 1):
-        by_stride = {s: d for s, n, d in zip(source.strides, source.shape, step.dims(0), strict=True) if n != 1}
-        step.put(0, [[] if n == 1 else by_stride[s] for s, n in zip(value.strides, value.shape, strict=True)])
-        return
-    step.facts.known = False
-    step.put(0, step.fresh(step.out_shape()))
-
-
 @rule("t", "numpy_T")
 def t(step: Step) -> None:
     _linear(step)
