@@ -1,4 +1,4 @@
-"""Writes REFERENCE.md: every value of the hardware database with its reference, and the bibliography.
+"""Writes REFERENCE.md: every value of the hardware database with its reference, every command, the bibliography.
 
 python scripts/reference.py            write it
 python scripts/reference.py --check    exit 1 where it differs from what would be written
@@ -12,14 +12,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import click
+
 from torchperf import hardware
+from torchperf.cli import main as main_command
 from torchperf.graph.system import Accelerator, Fit, Interconnect, Sourced
 from torchperf.hardware.database import database
 from torchperf.report import hardware as show
 from torchperf.report.record import Hardware, groups
 
 FILE = Path(__file__).resolve().parent.parent / "REFERENCE.md"
-OPENING = """# Hardware reference
+OPENING = """# Reference: hardware, runtimes, commands
 
 Written by `scripts/reference.py` from `hardware_db/`; do not edit. A value's **basis** is datasheet, whitepaper,
 measured, fitted, derived or assumed; **source** is a key of the [bibliography](#bibliography), which says what was
@@ -64,8 +67,36 @@ def reference() -> str:
     for kind, records in kinds.items():
         parts.append(f"## {kind}\n")
         parts += ["\n".join(section(record)) + "\n" for record in records]
+    parts.append("## Command line\n\n" + "\n".join(command_line()) + "\n")
     parts.append("## Bibliography\n\n" + "\n".join(bibliography()) + "\n")
     return "\n".join(parts)
+
+
+def command_line() -> Iterator[str]:
+    """What `--help` says of every command."""
+    from click.testing import CliRunner
+
+    runner = CliRunner()
+    for words, _ in commands():
+        done = runner.invoke(main_command, [*words, "--help"], prog_name="torchperf", terminal_width=100)
+        title = " ".join(("torchperf", *words))
+        yield f"### {title}\n\n```text\n{done.stdout.rstrip()}\n```\n"
+
+
+def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command with the words that name it, the groups themselves left out."""
+
+    def below(words: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+        if not isinstance(command, click.Group):
+            yield words, command
+            return
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from below((*words, name), found)
+
+    yield from below((), main_command)
 
 
 def contents(kinds: dict[str, list[Hardware]]) -> Iterator[str]:
@@ -128,7 +159,8 @@ def bibliography() -> Iterator[str]:
         field = {name: re.sub(r"[{}]|\\(?=[_%&])", "", value) for name, value in _FIELD.findall(body)}
         place = field.get("url") or field["howpublished"]
         author = f"{field['author']}. " if "author" in field else ""
-        yield f"- **{key}**: {author}{field['title']}, {field['year']}. {place}. {field['note']}."
+        year = f", {field['year']}" if "year" in field else ""
+        yield f"- **{key}**: {author}{field['title']}{year}. {place}. {field['note']}."
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def short_module(path: str) -> str:
     return ".".join(parts[:cut]) or "(model)"
 
 
-def _kernel_name(op: Op) -> str:
+def kernel_name(op: Op) -> str:
     """The op's name; of a fused kernel the first ops in it."""
     if not op.parts:
         return op.name.removesuffix(".default")
@@ -90,7 +90,7 @@ def _top(rows: Sequence[Priced], number: int = 10) -> tuple[Share, ...]:
     ranked = sorted(rows, key=lambda r: -r[0] * r[3].seconds)[:number]
     return tuple(
         Share(
-            f"{_kernel_name(op)} {op.module}".strip(), count * price.seconds, round(count), round(count * work.flops),
+            f"{kernel_name(op)} {op.module}".strip(), count * price.seconds, round(count), round(count * work.flops),
             round(count * work.nbytes), price.bound, op.phase, " ".join(f"{k}={v}" for k, v in work.dims),
         )
         for count, op, work, price in ranked
@@ -209,8 +209,17 @@ def phases(step: Step) -> tuple[tuple[str, float], ...]:
     found["optimizer"] = sum(r.optimizer for r in ranks) / len(ranks)
     found["gradient and weight exchange"] = sum(r.exposed + r.head for r in ranks) / len(ranks)
     found["offload"] = sum(r.offload for r in ranks) / len(ranks)
+    found["host, a layer and pass"] = host_stalls(step)
     found["waiting in the pipeline"] = step.seconds - sum(found.values()) if step.plan.pp > 1 else 0.0
     return tuple((name, seconds) for name, seconds in found.items() if seconds > 0.0)
+
+
+def host_stalls(step: Step) -> float:
+    """Seconds of a step on the average device that the host adds to each layer, once forward and once backward."""
+    stall = step.runtime.training.layer_overhead
+    if stall is None:
+        return 0.0
+    return 2 * stall.value * sum(len(c.layers) for c in step.chunks) * step.plan.micro_batches / step.plan.pp
 
 
 def communication(step: Step) -> tuple[Communication, ...]:

@@ -6,8 +6,10 @@ from .answer import short_module
 from .graph.estimate import Share
 from .graph.op import Op
 from .graph.price import Price
+from .graph.system import Accelerator
 from .graph.work import Work
 from .inference_cost import StageCost, StepCost
+from .price.roofline import roofline
 
 _SIZES = ("batch", "heads", "m", "n", "k", "groups", "q", "kv", "head_dim", "ranks", "nbytes")
 
@@ -62,6 +64,12 @@ def read_bound(step: StepCost, bandwidth: float) -> float:
         for cost in step.stages
     ]
     return max(sum(each), step.micro_batches * max(each))
+
+
+def compute_bound(step: StepCost, accelerator: Accelerator) -> float:
+    """Seconds of a pass whose kernels all run at full peak and bandwidth; no pass is faster."""
+    each = [sum(count * roofline(work, accelerator) for count, _, work, _ in cost.rows()) for cost in step.stages]
+    return sum(each) + (step.micro_batches - 1) * max(each)
 
 
 def priced_rows(step: StepCost) -> list[tuple[float, Op, Work, Price]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import annotate
+from .graph.errors import TorchperfError
 from .graph.op import Op
 from .graph.price import Price
 from .graph.system import Accelerator
@@ -40,7 +41,14 @@ def attention_price(
     v_head_dim: int, causal: bool = True, window: int | None = None, backward: bool = False,
     library: str = "default", dtype: str = "bf16", kv_dtype: str | None = None,
 ) -> Price:  # fmt: skip
-    """Fused attention of `batch` sequences, `q` queries over `kv` keys each: seconds, bound and terms."""
+    """Fused attention of `batch` sequences, `q` queries over `kv` keys each: seconds, bound and terms.
+
+    Raises TorchperfError where key heads do not divide query heads, or the device lacks the type.
+    """
+    if heads % kv_heads:
+        raise TorchperfError(
+            f"{kv_heads} key heads do not divide {heads} query heads", hint="give `--kv-heads` that divides `--heads`"
+        )
 
     def value(slot: int, heads: int, length: int, width: int) -> Value:
         return Value(slot, dtype, (batch, heads, length, width), (heads * length * width, length * width, width, 1))

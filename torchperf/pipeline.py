@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from . import hardware
 from .annotate import works as annotated
 from .answer import Setting, answer, unpriced_ops
+from .confidence import confidence
 from .frontend import load
 from .fuse import fuse
 from .graph.errors import TorchperfError
@@ -66,6 +67,7 @@ def estimated(
     """`estimate`, with the priced step that it tells of."""
     rewrite_optimizer.known(optimizer)
     runs_on = hardware.load_runtime(runtime)
+    _check_trains(runs_on, mode)
     if num_gpus is not None and num_gpus < 1:
         raise TorchperfError(f"`num_gpus` is {num_gpus}: it must be at least 1")
     asked = _plan(plan, recompute, micro_batch, parallelism)
@@ -81,7 +83,8 @@ def estimated(
     setting = Setting(nodes, runs_on, resolved.num_gpus, precision, optimizer, resolved, power_cap)
     found = answer(graph, whole(graph, planner.how, runs_on), step, attention_flops(graph), setting)
     run = _run(found, tokens, goodput, price_per_gpu_hour) if tokens else None
-    return replace(found, suggestions=suggestions(found, planner, setting), run=run), step
+    known = confidence(mode, nodes.accelerator.name, runs_on.name)
+    return replace(found, suggestions=suggestions(found, planner, setting), run=run, confidence=known), step
 
 
 def _run(e: Estimate, tokens: float, goodput: float, price: float | None) -> Run:
@@ -138,6 +141,17 @@ def attention_flops(graph: Graph) -> int:
     )
 
 
+def _check_trains(runtime: Runtime, mode: str) -> None:
+    """Refuse to train with what only serves."""
+    if mode == "train" and runtime.serving is not None:
+        raise TorchperfError(
+            f"runtime `{runtime.name}` serves, it does not train",
+            facts=[("where", f"{runtime.file}: serving")],
+            hint="choose one that trains, such as eager, compile, fsdp-eager, fsdp-compile or megatron-core; or ask for "
+            "`--mode inference`",
+        )
+
+
 def _check_dtype(device: Accelerator, precision_name: str) -> None:
     """Tell of a missing element type before a model is captured."""
     for dtype in precision.dtypes_needed(precision_name):
@@ -150,7 +164,9 @@ def bound_graph(
     """The model's recorded program at the sizes asked for."""
     sizes = {name: size for name, size in (("batch", micro_batch), ("seq", seq_len)) if size is not None}
     if mode not in ("train", "forward"):
-        raise TorchperfError(f"unknown mode `{mode}`", hint="one of train, forward")
+        raise TorchperfError(
+            f"unknown mode `{mode}`", hint="one of train, forward; `torchperf.estimate_inference` answers for serving"
+        )
     if not isinstance(model, (str, Capture)):
         raise TorchperfError(
             f"a model is a name, a path or a capture, not `{type(model).__name__}`",

@@ -62,6 +62,9 @@ class Step:
     seconds: float
     busy: tuple[float, ...]
     rank_of: tuple[tuple[int, ...], ...]
+    system: System
+    runtime: Runtime
+    how: How
 
     @property
     def rows(self) -> list[Priced]:
@@ -123,7 +126,10 @@ class Planner:
             tuple(r.head for r in ranks), tails,
         )  # fmt: skip
         time = step_time(pipeline)
-        return Step(plan, local, chunks, costs, ranks, pipeline, time.seconds, time.busy, rank_of)
+        return Step(
+            plan, local, chunks, costs, ranks, pipeline, time.seconds, time.busy, rank_of, self.system, self.runtime,
+            self.how,
+        )  # fmt: skip
 
     def _split(self, local: LocalProgram, plan: Plan) -> tuple[Chunk, ...]:
         key = (id(local), plan.pp, plan.pp_split, plan.virtual_stages)

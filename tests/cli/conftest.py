@@ -13,10 +13,12 @@ from click.testing import CliRunner, Result
 import torchperf
 from torchperf.cli import main
 from torchperf.graph.estimate import Estimate, Flops, Memory
+from torchperf.graph.explanation import Explanation, Line
 from torchperf.graph.graph import Capture, Facts, Graph
 from torchperf.graph.inspection import Inspection, MfuReport
 
 Run = Callable[..., Result]
+EXPLANATION = Explanation((Line("step time", 0.5, "s", (Line("forward", 0.5, "s"),)),), ())
 GIB = 2**30
 
 
@@ -72,6 +74,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch, estimate: Estimate) -> Calls:
         ("pipeline", "estimated"): lambda *args, **kwargs: (calls.function("estimate")(*args, **kwargs), None),
         ("inspection", "inspect"): calls.function("inspect"),
         ("measured_run", "mfu"): calls.function("mfu"),
+        ("explanation", "explain"): lambda *args: EXPLANATION,
     }
     for (place, name), function in functions.items():
         module = ModuleType(f"torchperf.{place}")

@@ -124,7 +124,8 @@ def test_two_answers_do_not_fit_one_stdout(run, pipeline, flags: tuple[str, ...]
     result = run(*ASKED, *flags)
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert result.stderr.startswith("error: only one of `--json -`, `--csv -` and `--markdown` can go to stdout\n")
+    told = "error: only one of `--json -`, `--csv -`, `--markdown` and `--explain` can go to stdout\n"
+    assert result.stderr.startswith(told)
     assert pipeline.seen == []
 
 

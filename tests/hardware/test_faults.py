@@ -123,7 +123,7 @@ def test_a_key_given_twice_is_malformed(spoiled: Spoil) -> None:
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(TorchperfError, match=r"cannot read `.*my\.toml`: not UTF-8"):
+    with pytest.raises(TorchperfError, match=r"`.*my\.toml` is not TOML: not UTF-8"):
         load_accelerator(str(path))
 
 

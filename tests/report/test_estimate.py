@@ -36,6 +36,7 @@ framework reserve         1.00      1.2 %
 device                   50.00     62.5 %
 usable capacity          80.00    100.0 %
 peak at lm_head, backward
+states alone take 32.00 GiB
 
 bytes per parameter  weights fp32  gradients fp32  adamw m fp32  adamw v fp32  total
                                 4               4             4             4     16
@@ -210,7 +211,8 @@ def test_json_keys_are_pinned(estimate: Estimate) -> None:
         "precision", "optimizer", "recompute", "runtime",
         "parameters", "trainable_parameters", "verdict", "margin", "margin_bytes", "memory_bytes",
         "memory_peak_at", "micro_batches_in_flight", "stages", "bytes_per_parameter", "step_time_s", "device_time_s",
-        "host_time_s", "phase_time_s", "bubble_s", "run", "communication", "roofline_time_s", "tokens_per_step",
+        "host_time_s", "phase_time_s", "bubble_s", "run", "communication", "roofline_time_s", "validated",
+        "tokens_per_step",
         "tokens_per_s_per_gpu", "tokens_per_s",
         "samples_per_s_per_gpu", "flops", "flops_noncausal", "peak_flops_per_s", "mfu", "hfu",
         "time_by_kind", "time_by_module", "time_by_bound", "top_kernels", "unpriced", "guesses",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from torchperf.graph.errors import TorchperfError
 from torchperf.graph.op import Op
 from torchperf.graph.work import Work
 
@@ -47,12 +48,28 @@ def aten(names: str | Iterable[str]) -> list[str]:
 def work(op: Op) -> Work:
     """What `op` has to do; `op` is bound, so every dim is an int.
 
-    An op without a rule comes back with kind "unknown", its bytes, and known=False.
+    An op without a rule comes back with kind "unknown", its bytes, and known=False. Raises TorchperfError where the op
+    has not the operands, dims or arguments that its rule goes by.
     """
     found = _FOUND.get(op.name)
     if found is None:
         found = _FOUND[op.name] = lookup(op.name) or unknown
-    return found(op)
+    try:
+        return found(op)
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise _not_of_its_form(op, error) from error
+
+
+def _not_of_its_form(op: Op, error: Exception) -> TorchperfError:
+    shapes = ", ".join(f"{name}{list(value.shape)}" for name, value in zip(op.operands, op.inputs, strict=False))
+    return TorchperfError(
+        f"op `{op.name}` is not of the form that its rule knows",
+        facts=[
+            ("in", op.module or "(no module)"), ("given", shapes or "no tensor"),
+            ("reason", f"{type(error).__name__}: {error}"),
+        ],
+        hint="capture the model again; if that gives the same op, `--debug` shows where, and please report it",
+    )  # fmt: skip
 
 
 def lookup(name: str) -> Rule | None:

@@ -1,4 +1,4 @@
-"""Recurrences along a sequence, and transforms that work along one: RNN layers, running maxima, FFT.
+"""Recurrences along a sequence, and transforms that work along one: RNN layers, selective scans, running maxima, FFT.
 
 A plain `cumsum` is a reduction. A recurrence that a model writes out as many small ops is seen as those ops.
 """
@@ -12,6 +12,8 @@ from torchperf.graph.work import Work
 
 from .registry import aten, rule
 from .traffic import dtype_of, listed, read, shape, vector, written
+
+SELECTIVE, PER_TOKEN, WKV, GATED = 7, 3, 23, 2  # vector FLOPs of one step, see the rules
 
 CELLS = """
     _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl
@@ -73,6 +75,58 @@ def rnn_cell(op: Op) -> Work:
     flops    20 per element of the state, rough
     """
     return vector(op, "scan", 20 * op.outputs[0].numel)
+
+
+def _recurrence(op: Op, forward: int, backward: int, dims: tuple[tuple[str, int], ...]) -> Work:
+    """A recurrence that keeps its state on chip: forward's FLOPs, or backward's, which runs forward again for the
+    states; that is executed and not in `flops`.
+    """
+    again = "_backward" in op.name
+    flops = backward if again else forward
+    dtype = op.inputs[int(again)].dtype
+    executed = flops + forward if again else flops
+    return Work("scan", "vector", dtype, flops, flops, executed, read(op), written(op), dims)
+
+
+@rule("torchperf.selective_scan", "torchperf.selective_scan_backward")
+def selective_scan(op: Op) -> Work:
+    """u, delta, z[B,D,L], A[D,N], B, C[B,N,L] -> y[B,D,L], state[B,D,N]
+
+    flops    7 B D L N (delta A, its exponential, times B u; two for the state, two for C . state) + 3 B D L;
+             backward twice that
+    ignores  softplus and the gate z; the states that a kernel keeps every few thousand steps
+    source   arXiv 2312.00752, algorithm 2 and section 3.3.2: inputs are read once, states never leave the chip
+    """
+    batch, channels, length = shape(op.operand("u"))
+    states = shape(op.operand("A"))[1]
+    forward = batch * channels * length * (SELECTIVE * states + PER_TOKEN)
+    dims = (("batch", batch), ("channels", channels), ("length", length), ("states", states))
+    return _recurrence(op, forward, 2 * forward, dims)
+
+
+@rule("torchperf.wkv", "torchperf.wkv_backward")
+def wkv(op: Op) -> Work:
+    """key, value[B,L,D], decay, first[D] -> y[B,L,D], three states[B,D]
+
+    flops    23 B L D: a running softmax and its largest exponent, for the output and for the state; backward twice that
+    source   arXiv 2305.13048, equations 19 to 25
+    """
+    batch, length, channels = shape(op.operand("key"))
+    forward = WKV * batch * length * channels
+    return _recurrence(op, forward, 2 * forward, (("batch", batch), ("channels", channels), ("length", length)))
+
+
+@rule("torchperf.gated_recurrence", "torchperf.gated_recurrence_backward")
+def gated_recurrence(op: Op) -> Work:
+    """h_t = gate_t h_(t-1) + x_t: x, gate[B,L,D] -> h[B,L,D], the last one[B,D]
+
+    flops    2 B L D; backward 3 B L D (dx as forward, dgate one product)
+    source   arXiv 2402.19427, section 2.4
+    """
+    batch, length, channels = shape(op.operand("x"))
+    one = batch * length * channels
+    dims = (("batch", batch), ("channels", channels), ("length", length))
+    return _recurrence(op, GATED * one, (GATED + 1) * one, dims)
 
 
 @rule(*aten("cummax cummin _cummax_helper _cummin_helper logcumsumexp _logcumsumexp"))

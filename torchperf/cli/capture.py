@@ -43,6 +43,9 @@ def command(
     """Record MODEL and save its graph, which `torchperf estimate FILE` prices without torch.
 
     Sizes stay free: a saved graph serves any micro-batch and sequence length that its model takes.
+
+    \b
+    torchperf capture gpt2 -o gpt2-graph.json
     """
     if not text and file in (None, "-"):
         raise refuse("give `-o FILE` to save the graph, or `--text` to print it")

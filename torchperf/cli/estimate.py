@@ -73,11 +73,15 @@ DOES_NOT_FIT = 1
     metavar="FILE|-",
     help="Write the shares as CSV to a file, or to stdout in place of the table.",
 )
+@click.option(
+    "--explain", "explain_what", metavar="[WHAT]", is_flag=False, flag_value="", help="Print how the numbers (or the "
+    "line called WHAT) come about, in place of the table; as `torchperf explain` of a saved answer.",
+)  # fmt: skip
 @click.option("--markdown", is_flag=True, help="Print Markdown in place of the table.")
 @options.debug
 def command(
     model: str, micro_batch: int | None, json_to: str | None, csv_to: str | None, markdown: bool, trace_to: str | None,
-    **given: Any,
+    explain_what: str | None, **given: Any,
 ) -> None:  # fmt: skip
     """Does MODEL fit, how long is a step, and where does the time go.
 
@@ -95,13 +99,13 @@ def command(
     """
     if trace_to == "-":
         raise refuse("`--trace` needs a file")
-    if [json_to, csv_to].count("-") + markdown > 1:
-        raise refuse("only one of `--json -`, `--csv -` and `--markdown` can go to stdout")
+    if [json_to, csv_to].count("-") + markdown + (explain_what is not None) > 1:
+        raise refuse("only one of `--json -`, `--csv -`, `--markdown` and `--explain` can go to stdout")
     if given["price_per_gpu_hour"] and not given["tokens"]:
         raise refuse("`--price` needs `--tokens`: dollars are for a number of tokens")
     served = inference_options.taken(given)
     if served is not None:
-        click.get_current_context().exit(inference_options.run(model, given, served, json_to, markdown))
+        click.get_current_context().exit(inference_options.run(model, given, served, json_to, markdown, explain_what))
     from torchperf import pipeline
 
     plan = plan_of(given, micro_batch)
@@ -113,15 +117,25 @@ def command(
         output.write_json(trace(simulate(step.pipeline)), trace_to)
     output.warn_unpriced(answer.unpriced)
     output.warn_guesses(answer.guesses)
-    if json_to:
+    explanation = None
+    if json_to or explain_what is not None:
+        from torchperf.explanation import explain
+        from torchperf.report.explanation_json import KEY, explanation_dict
+
+        explanation = explain(answer, step)
+    if json_to and explanation is not None:
         from torchperf.report.json import estimate_dict
 
-        output.write_json(estimate_dict(answer), json_to)
+        output.write_json(estimate_dict(answer) | {KEY: explanation_dict(explanation)}, json_to)
     if csv_to:
         from torchperf.report.csv import estimate_csv
 
         output.write(estimate_csv(answer), csv_to)
-    if markdown:
+    if explain_what is not None and explanation is not None:
+        from torchperf.report.explanation import explanation_text
+
+        output.write(explanation_text(explanation, explain_what), "-")
+    elif markdown:
         from torchperf.report.markdown import estimate_markdown
 
         output.write(estimate_markdown(answer), "-")

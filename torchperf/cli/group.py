@@ -10,10 +10,12 @@ import click
 from torchperf import __version__
 
 from .failure import DEBUG, guarded
+from .progress import captures
 
 # name -> what `torchperf --help` says of it; the module of the same name holds `command`
 COMMANDS = {
     "estimate": "Does it fit, how long is a step, and where does the time go.",
+    "explain": "How a number of a saved answer comes about, down to formulas and sources.",
     "mfu": "MFU and HFU of a measured run in each convention; its days and dollars.",
     "capture": "Record a model once and save the graph.",
     "inspect": "Parameters, FLOPs, bytes and activations by module.",
@@ -58,7 +60,11 @@ class LazyGroup(click.Group):
         return guarded(lambda: super(LazyGroup, self).make_context(info_name, args, *rest, **extra), lambda: False)
 
     def invoke(self, ctx: click.Context) -> Any:
-        return guarded(lambda: super(LazyGroup, self).invoke(ctx), lambda: bool(ctx.meta.get(DEBUG)))
+        def call() -> Any:
+            with captures():
+                return super(LazyGroup, self).invoke(ctx)
+
+        return guarded(call, lambda: bool(ctx.meta.get(DEBUG)))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

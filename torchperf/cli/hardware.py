@@ -25,7 +25,11 @@ def command() -> None:
 @options.json_to
 @options.debug
 def list_records(json_to: str | None) -> None:
-    """List the accelerators and the systems."""
+    """List the accelerators and the systems.
+
+    \b
+    torchperf hardware list
+    """
     from torchperf import hardware
 
     accelerators = [hardware.load_accelerator(name) for name in hardware.accelerator_names()]
@@ -52,6 +56,9 @@ def show(name: str, json_to: str | None) -> None:
     """Show a record, each value with unit, basis, source and condition.
 
     NAME is an accelerator, a system, an interconnect or a runtime, or the TOML file of one.
+
+    \b
+    torchperf hardware show h100-sxm-80gb
     """
     record = _load(name)
     if json_to:
@@ -72,6 +79,9 @@ def check(file: str) -> None:
 
     FILE is the TOML file of an accelerator, an interconnect, a system, a runtime or of fits. Every fault of it is
     told at once, and ends with exit code 2.
+
+    \b
+    torchperf hardware check ./my-gpu.toml
     """
     from torchperf.hardware import check_file
 

@@ -16,7 +16,7 @@ from .options import Command, count, positive, share
 DEFAULT_RUNTIME = "vllm"
 SHARED = frozenset(
     {"model", "gpu", "system", "num_gpus", "mode", "precision", "runtime", "tp", "pp", "pp_split", "ep", "power_cap",
-     "refresh", "json_to", "markdown", "strict"}
+     "refresh", "json_to", "markdown", "strict", "explain_what", "debug"}
 )  # fmt: skip
 
 
@@ -113,7 +113,9 @@ def taken(given: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def run(model: str, given: dict[str, Any], own: dict[str, Any], json_to: str | None, markdown: bool) -> int:
+def run(
+    model: str, given: dict[str, Any], own: dict[str, Any], json_to: str | None, markdown: bool, what: str | None
+) -> int:  # fmt: skip
     """`estimate --mode inference`: prints the answer, and returns the exit code."""
     explicit = _explicit(click.get_current_context())
     for flag in ("input_len", "output_len"):
@@ -139,7 +141,11 @@ def run(model: str, given: dict[str, Any], own: dict[str, Any], json_to: str | N
         from torchperf.report.inference_json import inference_dict
 
         output.write_json(inference_dict(answer), json_to)
-    if markdown or json_to != "-":
+    if what is not None and answer.explanation is not None:
+        from torchperf.report.explanation import explanation_text
+
+        output.write(explanation_text(answer.explanation, what), "-")
+    elif markdown or json_to != "-":
         from torchperf.report.inference import sections
         from torchperf.report.section import markdown as as_markdown
         from torchperf.report.section import text

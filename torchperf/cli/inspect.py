@@ -31,7 +31,11 @@ def command(
     precision: str,
     json_to: str | None,
 ) -> None:
-    """Parameters, FLOPs, bytes and activations of MODEL, by module to a given depth."""
+    """Parameters, FLOPs, bytes and activations of MODEL, by module to a given depth.
+
+    \b
+    torchperf inspect gpt2 --depth 2 --seq-len 512
+    """
     from torchperf.inspection import inspect
 
     answer = inspect(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,15 +23,8 @@ def command() -> None:
 def _size(
     name: str, help: str, default: str | None = None, required: bool = False
 ) -> Callable[[options.Command], options.Command]:
-    return click.option(
-        f"--{name}",
-        callback=options.count,
-        metavar="N",
-        default=default,
-        required=required,
-        help=help,
-        show_default=default is not None,
-    )
+    given: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
+    return click.option(f"--{name}", callback=options.count, metavar="N", required=required, help=help, **given)
 
 
 sweep = click.option("--sweep", is_flag=True, help="A curve: powers of two up to the first size, a line each.")

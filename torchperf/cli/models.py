@@ -11,7 +11,11 @@ from . import options, output
 @options.json_to
 @options.debug
 def command(json_to: str | None) -> None:
-    """List the bundled model configs with their parameters and where each is published."""
+    """List the bundled model configs with their parameters and where each is published.
+
+    \b
+    torchperf models
+    """
     from torchperf import configs
 
     notes = {name: configs.notes(name) for name in configs.names()}

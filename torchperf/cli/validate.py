@@ -8,8 +8,19 @@ from typing import Any
 
 import click
 
-from . import options, output
+from . import options, output, progress
 
+
+def _not_stdout(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value == "-":
+        raise click.UsageError("`--write` needs a file", ctx)
+    return value
+
+
+write_classes = click.option(
+    "--write", "classes_to", metavar="FILE", callback=_not_stdout, help="Keep the errors by GPU and runtime, as TOML: "
+    "what `estimate` tells beside its figures, from validated/ of the database.",
+)  # fmt: skip
 data = click.option("--data", required=True, metavar="FILE", help="CSV of measured rows; its columns tell the kind.")
 
 
@@ -48,18 +59,22 @@ def collectives(data: str, json_to: str | None) -> None:
 @data
 @click.option("--spec", type=click.Choice(["A", "B", "C"]), help="Rows of one spec alone: A, nothing guessed; C, much.")
 @click.option("--key", metavar="KEY", help="Rows of one source alone: the id without its number.")
+@write_classes
 @options.json_to
 @options.debug
-def training(data: str, spec: str | None, key: str | None, json_to: str | None) -> None:
+def training(data: str, spec: str | None, key: str | None, classes_to: str | None, json_to: str | None) -> None:
     """Training runs: step time and memory.
 
     \b
     torchperf validate training --data training.csv --key kor22
     """
     from torchperf.report.training import training_table
-    from torchperf.validate.training import settings_of, validate_training
+    from torchperf.validate.training import error_classes, settings_of, validate_training
 
-    found = validate_training(Path(data), spec=spec, key=key)
+    with progress.counted("runs") as tell:
+        found = validate_training(Path(data), spec=spec, key=key, tell=tell)
+    if classes_to:
+        _write_classes("training", error_classes(found), classes_to)
     _write_runs(found, training_table, settings_of, json_to)
 
 
@@ -67,19 +82,29 @@ def training(data: str, spec: str | None, key: str | None, json_to: str | None) 
 @data
 @click.option("--spec", type=click.Choice(["A", "B", "C"]), help="Rows of one spec alone: A, nothing guessed; C, much.")
 @click.option("--key", metavar="KEY", help="Rows of one source alone, as the table names it.")
+@write_classes
 @options.json_to
 @options.debug
-def inference(data: str, spec: str | None, key: str | None, json_to: str | None) -> None:
+def inference(data: str, spec: str | None, key: str | None, classes_to: str | None, json_to: str | None) -> None:
     """Inference runs: first token, time per token, latency and throughput.
 
     \b
     torchperf validate inference --data inference.csv --key nemo
     """
     from torchperf.report.inference_validation import inference_table
-    from torchperf.validate.inference import settings_of, validate_inference
+    from torchperf.validate.inference import error_classes, settings_of, validate_inference
 
-    found = validate_inference(Path(data), spec=spec, key=key)
+    with progress.counted("runs") as tell:
+        found = validate_inference(Path(data), spec=spec, key=key, tell=tell)
+    if classes_to:
+        _write_classes("inference", error_classes(found), classes_to)
     _write_runs(found, inference_table, settings_of, json_to)
+
+
+def _write_classes(kind: str, found: Any, destination: str) -> None:
+    from torchperf.validate.classes import as_toml
+
+    output.write(as_toml(kind, found), destination)
 
 
 def _write_runs(found: Any, table: Callable[..., str], settings_of: Callable[[Any], str], json_to: str | None) -> None:

@@ -80,6 +80,14 @@ class CacheRun:
             store = torch.empty((*like.shape[:-2], places, width), dtype=like.dtype, device=like.device)
         return self._keep(f"{module}.{name}", module, kind, store, window)
 
+    def indexer(self, key: Tensor) -> Tensor:
+        """Write the keys [B, S, D] of a sparse attention's indexer; all that are kept come back."""
+        new = key.shape[1]
+        places = self.kv + new
+        store = self._place(self.recorder.module, "indexer", "latent", key[:, None], places, key.shape[-1], 0)
+        store.narrow(-2, places - new, new).copy_(key[:, None])
+        return key if self.mode == "prefill" else store[:, 0]
+
     def state(self, name: str, tensor: Tensor | None) -> None:
         """A recurrent or convolution state that the module at work reads or writes."""
         if tensor is not None:
@@ -118,7 +126,7 @@ def refuse_unknown(cache: Any, model: str) -> None:
     """Raise TorchperfError where a layer of the cache is of a kind that is not written in place here."""
     parts = (cache.self_attention_cache, cache.cross_attention_cache) if hasattr(cache, "is_updated") else (cache,)
     for layer in (layer for part in parts for layer in part.layers):
-        known = type(layer).__module__ == cache_utils.__name__ and "Indexed" not in type(layer).__name__
+        known = type(layer).__module__ == cache_utils.__name__
         if not known:
             raise TorchperfError(
                 f"`{model}` caches in a way that has no rule here",
@@ -141,6 +149,7 @@ def caching(recorder: Recorder, module: nn.Module, mode: str, sizes: Mapping[str
             _replace(stack, owner, "update", _update)
             _replace(stack, owner, "get_seq_length", lambda _layer: run.kv)
             _replace(stack, owner, "get_mask_sizes", _mask_sizes)
+        _replace(stack, cache_utils.DynamicIndexedLayer, "update_indexer", lambda _layer, key: run.indexer(key))
         for part in ("conv", "recurrent"):
             for verb in ("get", "update"):
                 _watch(stack, f"{verb}_{part}_state", part)

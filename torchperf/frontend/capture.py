@@ -22,6 +22,7 @@ from ..graph.errors import TorchperfError
 from ..graph.graph import Block, Facts, Graph, Input, Parameter, Segment
 from . import fold, inference, regime, truncate
 from .fit import Unfit, fit, misses, show
+from .recipes import overrides
 from .record import DTYPES
 from .run import Recording, record
 from .sizes import Fitter
@@ -147,8 +148,8 @@ def _facts(
 ) -> Facts:  # fmt: skip
     tape, module = recording.tape, subject.module
     by_name = {name: i for i, name in enumerate(tape.names) if name and tape.kinds[i] in ("param", "buffer")}
-    reached = {name for i, name in enumerate(tape.names) if name and tape.kinds[i] == "grad"}
-    assumptions = list(subject.assumptions)
+    assumptions = [*subject.assumptions, *overrides.notes(module)]
+    assumptions += _idle(module, tape, mode)
     if not recording.loss_found:
         assumptions.append("forward returns no loss: the sum of its outputs stands in for one")
     if fixed:
@@ -164,7 +165,7 @@ def _facts(
             Parameter(
                 tuple(paths), tuple(tensors[key].shape), DTYPES[tensors[key].dtype], tensors[key].requires_grad,
                 next((by_name[p] for p in paths if p in by_name), -1),
-                mode != "train" or not tensors[key].requires_grad or not reached.isdisjoint(paths),
+                mode != "train" or not tensors[key].requires_grad or not tape.reached.isdisjoint(paths),
             )
             for key, paths in names.items()
         )  # fmt: skip
@@ -189,6 +190,23 @@ def _facts(
         tp_plan=tuple(subject.tp_plan.items()),
         cache=cached,
     )
+
+
+def _idle(module: torch.nn.Module, tape: Tape, mode: str) -> list[str]:
+    """What is told where a pass leaves out a part of the model: towers and adapters that got no input."""
+    if mode not in ("train", "forward"):
+        return []
+    used = {tape.names[storage] for storage in set(tape.storages)}
+    first: dict[int, str] = {}
+    met: set[int] = set()
+    sizes: dict[int, int] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        first.setdefault(id(parameter), name)
+        sizes[id(parameter)] = parameter.numel()
+        met |= {id(parameter)} if name in used else set()
+    left = [key for key in first if key not in met]
+    share = sum(sizes[key] for key in left) / max(sum(sizes.values()), 1)
+    return [f"{share:.1%} of the parameters take no part, as `{first[left[0]]}`"] if share >= 0.01 else []
 
 
 def _cached(recording: Recording, sizes: Mapping[str, int], layers: dict[str, str]) -> tuple[CacheEntry, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +11,14 @@ import transformers
 from torch import nn
 
 from ..graph.errors import TorchperfError
-from . import transformers_patches
-from .subject import Arguments, Subject
+from . import recipes, transformers_patches
+from .inputs import inputs_of
+from .subject import Subject
 
-DEFAULT_SEQ = 4096
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_sequence_length")
 _ROTARY = ("rope_theta", "rope_parameters", "rope_scaling")
+_SHORTER = {"prophetnet": 1}  # model types whose table of relative positions is shorter than that of absolute ones
+_LAYERDROP = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
 _CHUNKS = ("chunk_size", "mamba_chunk_size")
 
 
@@ -33,30 +34,37 @@ def from_config(raw: Mapping[str, Any], name: str) -> Subject:
             hint="give a config.json with a `model_type` of this version, or a model.py",
         )
     contents.pop("auto_map", None)
+    contents, told = recipes.filled(kind, contents)
     try:
         config = transformers.AutoConfig.for_model(kind, **contents)
     except Exception as error:
         raise TorchperfError(
             f"transformers refuses the config of `{name}`", facts=[("reason", _line(error))], hint="mend the config"
         ) from error
-    return from_config_object(config, name, architectures[0] if architectures else None)
+    subject = from_config_object(config, name, architectures[0] if architectures else None)
+    subject.assumptions[:0] = told
+    return subject
 
 
 def from_config_object(config: Any, name: str, architecture: str | None = None) -> Subject:
     """The Subject of a transformers config object."""
     cls = getattr(transformers, architecture, None) if architecture else None
+    named = cls is not None
     if cls is None:
-        cls = _mapped_class(config)
+        cls = recipes.class_without_packages(config) or _mapped_class(config)
     if cls is None:
         raise TorchperfError(
             f"no model class for `{architecture or config.model_type}` in transformers {transformers.__version__}",
             facts=[("in", name)],
             hint="set `architectures` in the config to a class that transformers has",
         )
-    subject = from_module(build(cls, config), name)
-    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
-        config.decoder_start_token_id = 0
-        subject.assumptions.append("the config names no decoder_start_token_id: 0 stands in")
+    config, told = recipes.part_for(cls, config)
+    subject = from_module(build(cls, config), name, text_alone=not named)
+    subject.assumptions[:0] = told
+    for key in ("decoder_start_token_id", "pad_token_id") if getattr(config, "is_encoder_decoder", False) else ():
+        if getattr(config, key, None) is None:
+            setattr(config, key, 0)
+            subject.assumptions.append(f"the config names no {key}: 0 stands in")
     return subject
 
 
@@ -66,12 +74,11 @@ def build(cls: Any, config: Any) -> nn.Module:
     if hasattr(config, "use_cache"):
         config.use_cache = False
     errors: list[Exception] = []
-    for attention in (transformers_patches.NAME, "sdpa", "eager"):
+    for attention in recipes.attention_of(config, (transformers_patches.NAME, "sdpa", "eager")):
         try:
             with torch.device("meta"):
-                return cls._from_config(  # type: ignore[no-any-return]
-                    config, dtype=torch.bfloat16, attn_implementation=attention
-                )
+                made = cls._from_config(config, dtype=torch.bfloat16, attn_implementation=attention)
+            return _as_loaded(made)
         except (KeyError, ValueError, ImportError) as error:
             errors.append(error)
         except Exception as error:
@@ -84,44 +91,63 @@ def build(cls: Any, config: Any) -> nn.Module:
     ) from errors[0]
 
 
+def _as_loaded(module: Any) -> nn.Module:
+    """Parameters that a constructor made on the host or in fp32, as loading a checkpoint would leave them."""
+    kept = (*(module._keep_in_fp32_modules or ()), *(module._keep_in_fp32_modules_strict or ()))
+    twins: dict[int, nn.Parameter] = {}
+    for path, child in module.named_modules():
+        for name, parameter in child._parameters.items():
+            if parameter is None or (parameter.dtype is torch.bfloat16 and parameter.is_meta):
+                continue
+            wide = parameter.dtype is torch.float32 and not any(part in f"{path}.{name}" for part in kept)
+            dtype = torch.bfloat16 if wide else parameter.dtype
+            twin = nn.Parameter(torch.empty_like(parameter, dtype=dtype, device="meta"), parameter.requires_grad)
+            child._parameters[name] = twins.setdefault(id(parameter), twin)
+    return module  # type: ignore[no-any-return]
+
+
+def _layers_kept(module: Any) -> list[str]:
+    """Switch off what leaves out whole layers at random, and tell so: a capture must not depend on a draw."""
+    found: dict[str, float] = {}
+    for owner in (*module.modules(), *(child.config for child in module.modules() if hasattr(child, "config"))):
+        for key in _LAYERDROP:
+            if isinstance(value := vars(owner).get(key), float) and value > 0:
+                found[key] = value
+                setattr(owner, key, 0.0)
+    return [f"every layer runs each step, where `{key}` {value:g} leaves out some" for key, value in found.items()]
+
+
 def choose_attention(module: Any) -> None:
     """Ask a model that stands already for our attention; one that has its own code keeps it."""
     with contextlib.suppress(Exception):
         module.set_attn_implementation(transformers_patches.NAME)
 
 
-def from_module(module: Any, name: str) -> Subject:
-    """The Subject of a transformers model that stands already (on meta)."""
+def from_module(module: Any, name: str, text_alone: bool = False) -> Subject:
+    """The Subject of a transformers model that stands already (on meta).
+
+    text_alone    a language model that may take images or sound gets none
+    """
     config = module.config
     if hasattr(config, "use_cache"):
         config.use_cache = False
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
     limit = _position_limit(module, text)
     module.config.return_dict = True
-    main = getattr(module, "main_input_name", "input_ids")
-    makers = {"input_ids": _text, "pixel_values": _image, "input_features": _speech, "input_values": _waveform}
-    if main not in makers:
-        raise TorchperfError(
-            f"cannot make inputs for `{type(module).__name__}`",
-            facts=[("main input", main), ("forward", str(inspect.signature(module.forward)))],
-            hint="write a model.py with `get_inputs()`",
-        )
-    accepted = set(inspect.signature(module.forward).parameters)
-    subject = Subject(
+    made = inputs_of(module, limit, text_alone)
+    recipes.add_inputs(module, made)
+    return Subject(
         name=name,
         module=module,
         own_code=False,
-        arguments=makers[main](module, config, text, accepted),
-        sizes={"batch": 1},
+        arguments=made.arguments(module),
+        sizes=made.sizes,
+        limits=made.limits,
         breaks=tuple(sorted({v for key in _CHUNKS if isinstance(v := getattr(text, key, None), int) and v > 1})),
         config={k: v for k, v in text.to_dict().items() if isinstance(v, (int, float, str, bool)) and k[0] != "_"},
         tp_plan=_tp_plan(module, config, text),
+        assumptions=[*made.assumptions, *_layers_kept(module)],
     )
-    if main == "input_ids" or (main == "input_features" and "labels" in accepted):
-        subject.sizes["seq"] = min(DEFAULT_SEQ, limit) if limit else DEFAULT_SEQ
-        if limit:
-            subject.limits["seq"] = limit
-    return subject
 
 
 def _position_limit(module: nn.Module, text: Any) -> int | None:
@@ -135,7 +161,7 @@ def _position_limit(module: nn.Module, text: Any) -> int | None:
     for child in module.modules():
         if isinstance(child, nn.Embedding) and limit <= child.num_embeddings <= limit + 8:
             first = child.padding_idx + 1 if child.padding_idx is not None and child.num_embeddings == limit else 0
-            return limit - first
+            return limit - first - _SHORTER.get(getattr(text, "model_type", ""), 0)
     return limit if any(getattr(text, key, None) is not None for key in _ROTARY) else None
 
 
@@ -144,68 +170,6 @@ def _tp_plan(module: Any, config: Any, text: Any) -> dict[str, str]:
     if not any(getattr(part, "base_model_tp_plan", None) for part in (config, text)):
         return {}
     return {str(name): str(style) for name, style in (getattr(module, "_tp_plan", None) or {}).items()}
-
-
-def _ids(*shape: int) -> torch.Tensor:
-    return torch.empty(shape, dtype=torch.long, device="meta")
-
-
-def _text(module: Any, config: Any, text: Any, accepted: set[str]) -> Any:
-    classes = getattr(config, "num_labels", 2)
-
-    def arguments(sizes: Mapping[str, int]) -> Arguments:
-        batch, seq = sizes["batch"], sizes["seq"]
-        inputs: dict[str, Any] = {"input_ids": _ids(batch, seq)}
-        kind = type(module).__name__
-        if module.training and "labels" in accepted:
-            single = "SequenceClassification" in kind or "MultipleChoice" in kind
-            inputs["labels"] = _ids(batch) if single else _ids(batch, seq)
-            if single and classes > 1 and getattr(config, "problem_type", None) is None:
-                config.problem_type = "single_label_classification"
-        elif getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
-            inputs["decoder_input_ids"] = _ids(batch, seq)
-        return (), inputs
-
-    return arguments
-
-
-def _image(module: Any, config: Any, text: Any, accepted: set[str]) -> Any:
-    def arguments(sizes: Mapping[str, int]) -> Arguments:
-        size = getattr(config, "image_size", None) or 224
-        height, width = (size, size) if isinstance(size, int) else tuple(size)
-        channels = getattr(config, "num_channels", 3)
-        dtype = next(module.parameters()).dtype
-        pixels = torch.empty(sizes["batch"], channels, height, width, dtype=dtype, device="meta")
-        inputs: dict[str, Any] = {"pixel_values": pixels}
-        if module.training and "labels" in accepted and "Classification" in type(module).__name__:
-            inputs["labels"] = _ids(sizes["batch"])
-            config.problem_type = "single_label_classification"
-        return (), inputs
-
-    return arguments
-
-
-def _speech(module: Any, config: Any, text: Any, accepted: set[str]) -> Any:
-    def arguments(sizes: Mapping[str, int]) -> Arguments:
-        frames = 2 * getattr(config, "max_source_positions", 1500)
-        dtype = next(module.parameters()).dtype
-        features = torch.empty(sizes["batch"], config.num_mel_bins, frames, dtype=dtype, device="meta")
-        inputs: dict[str, Any] = {"input_features": features}
-        if "labels" in accepted and module.training:
-            inputs["labels"] = _ids(sizes["batch"], sizes["seq"])
-        elif "decoder_input_ids" in accepted:
-            inputs["decoder_input_ids"] = _ids(sizes["batch"], sizes["seq"])
-        return (), inputs
-
-    return arguments
-
-
-def _waveform(module: Any, config: Any, text: Any, accepted: set[str]) -> Any:
-    def arguments(sizes: Mapping[str, int]) -> Arguments:
-        dtype = next(module.parameters()).dtype
-        return (), {"input_values": torch.empty(sizes["batch"], 16000, dtype=dtype, device="meta")}
-
-    return arguments
 
 
 def _mapped_class(config: Any) -> Any:

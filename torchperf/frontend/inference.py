@@ -16,7 +16,7 @@ import torch
 
 from ..graph.cache import CacheEntry
 from ..graph.errors import TorchperfError
-from . import fold
+from . import fold, recipes
 from .subject import Arguments, Subject
 
 DEFAULT_KV = 4096
@@ -78,6 +78,7 @@ def _arguments_of(module: Any) -> set[str]:
     """Names that forward takes, those among them that it hands on to the model within as `**kwargs`."""
     parameters = inspect.signature(module.forward).parameters
     inner = getattr(module, "base_model", module)
+    inner = getattr(module, "language_model", module) if inner is module else inner
     passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     return set(parameters) | (_arguments_of(inner) if passes_on and inner is not module else set())
 
@@ -90,6 +91,7 @@ class _Inputs:
         self.name, self.mode = subject.name, mode
         self.cache_name = "cache" if "cache" in accepted else "past_key_values"
         self.last_only = "logits_to_keep" in accepted
+        self.rows = recipes.rows_of(subject.module)
 
     def __call__(self, sizes: Mapping[str, int]) -> Arguments:
         cache = self.cache()
@@ -111,7 +113,7 @@ class _Inputs:
         from .cache_op import refuse_unknown
 
         try:
-            cache = DynamicCache(config=self.module.config)
+            cache = DynamicCache(config=recipes.config_of_cache(self.module))
         except (KeyError, AttributeError) as error:
             raise TorchperfError(
                 f"transformers makes no cache for `{self.name}`",
@@ -122,7 +124,8 @@ class _Inputs:
         return cache
 
     def _arguments(self, cache: Any, batch: int, tokens: int) -> dict[str, Any]:
-        given = {"input_ids": _ids(batch, tokens), self.cache_name: cache, "use_cache": True}
+        rows = batch * self.rows
+        given = {"input_ids": _ids(rows, tokens), self.cache_name: cache, "use_cache": True}
         return {**given, "logits_to_keep": 1} if self.last_only else given
 
     def _warm(self, cache: Any, batch: int) -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import grouped_mm
+from . import autocast, grouped_mm
 from .attention_op import attention
 
 _builtin_attention = F.scaled_dot_product_attention
@@ -68,13 +68,16 @@ def capture_patches() -> Iterator[None]:
         _replace(stack, F, "scaled_dot_product_attention", scaled_dot_product_attention)
         _replace(stack, torch._C._nn, "scaled_dot_product_attention", scaled_dot_product_attention)
         _replace(stack, F, "dropout", dropout)
+        autocast.install(stack)
         if torch.backends.mha.get_fastpath_enabled():  # one fused op without a meta kernel
             torch.backends.mha.set_fastpath_enabled(False)
             stack.callback(torch.backends.mha.set_fastpath_enabled, True)
         if "transformers" in sys.modules:
-            from . import transformers_patches
+            from . import deepstack, recipes, transformers_patches
 
             transformers_patches.install(stack)
+            recipes.install(stack)
+            deepstack.install(stack)
         yield
 
 

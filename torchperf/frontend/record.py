@@ -15,6 +15,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..graph.errors import TorchperfError
+from . import answers
+from .host import Host
 from .tape import Key, Tape
 
 DTYPES = {
@@ -28,8 +30,6 @@ for _name, _short in (("float8_e8m0fnu", "e8m0"), ("float4_e2m1fn_x2", "fp4"), (
         DTYPES[getattr(torch, _name)] = _short
 
 _SKIPPED_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "generator", "non_blocking"})
-_ITEM = torch.ops.aten._local_scalar_dense.default
-_ANSWERED = {torch.ops.aten.equal.default, torch.ops.aten.is_nonzero.default}
 
 
 class Recorder(TorchDispatchMode):
@@ -41,7 +41,9 @@ class Recorder(TorchDispatchMode):
         self._keep: list[Any] = []  # storages stay alive, so that no id is given twice
         self._ids: dict[int, int] = {}
         self._stack: list[str] = []
-        self._module_names = {id(m): name for name, m in module.named_modules()}
+        self._again = 0  # of the modules on the stack, those that were called inside backward
+        self._modules = dict(module.named_modules())
+        self._module_names = {id(m): name for name, m in self._modules.items()}
         self._parameter_names: dict[int, str] = {}
         self._sequence_numbers: list[int] = []
         self._sequence_modules: list[str] = []
@@ -55,6 +57,7 @@ class Recorder(TorchDispatchMode):
             self._declare(buffer, "buffer", name)
         for name, tensor in inputs.items():
             self._declare(tensor, "input", name)
+        self._host = Host(self.mark) if any(t.device.type == "cpu" for t in inputs.values()) else None
 
     def _declare(self, tensor: torch.Tensor, kind: str, name: str) -> None:
         known = len(self._ids)
@@ -90,10 +93,12 @@ class Recorder(TorchDispatchMode):
         if name is None:  # made during forward: it belongs to its caller
             name = self._stack[-1] if self._stack else ""
         self._stack.append(name)
+        self._again += torch._C._current_graph_task_id() != -1
 
     def _leave_module(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
         if self._stack:
             self._stack.pop()
+            self._again -= bool(self._again)
 
     @property
     def module(self) -> str:
@@ -113,31 +118,62 @@ class Recorder(TorchDispatchMode):
         """Name the parameters' gradients and give the tape away."""
         for name, parameter in self._module.named_parameters():
             if parameter.grad is not None:
+                self.tape.reached.add(name)
                 storage = self._storage_id(parameter.grad.untyped_storage())
                 self.tape.kinds[storage], self.tape.names[storage] = "grad", name
         return self.tape
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is _ITEM and args[0].device.type == "meta":
+        if func is answers.ITEM and args[0].device.type == "meta":
             return self._answer_item(args[0])
-        if func in _ANSWERED and args[0].device.type == "meta":
+        if func in answers.TESTS and args[0].device.type == "meta":
             self._guess(f"`{func.__name__.split('.')[0]}` taken as true")
             return True
-        out = func(*args, **kwargs)
+        if self._host is not None:
+            moved = self._host.moved(func, args, kwargs)
+            if moved is None:  # numbers that the model computes with: no work of the device
+                return self._host.run(func, args, kwargs)
+            args, kwargs = moved
+        out = self._run(func, args, kwargs)
         phase, module = self._place()
         self._write(func, phase, module, args, kwargs, out)
         return out
 
-    def _answer_item(self, tensor: torch.Tensor) -> bool:
+    def _answer_item(self, tensor: torch.Tensor) -> bool | int:
+        if tensor.dtype is torch.long and self._class() in answers.WHOLE:
+            return self._whole()
         if tensor.dtype is not torch.bool:
             raise TorchperfError(
                 "the model reads a number out of a tensor (`.item()`), which has no data here",
                 facts=[("in", f"`{self._where()}`"), ("dtype", DTYPES.get(tensor.dtype, str(tensor.dtype)))],
                 hint="make it a Python number, or keep it a tensor",
             )
-        self._guess("`.item()` of a bool taken as true")
-        return True
+        answer, why = answers.BOOLS.get(self._class(), (True, ""))
+        self._guess(f"`.item()` of a bool taken as {str(answer).lower()}{why and f' ({why})'}")
+        return answer
+
+    def _whole(self) -> int:
+        number, why = answers.WHOLE[self._class()]
+        self._guess(f"`.item()` taken as {number} ({why})")
+        return number
+
+    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """What the op returns; what a mask picks or writes is answered where answers.py says so."""
+        if func is answers.READ and len(answers.masks(args[1])) == 1:
+            in_backward = torch._C._current_graph_task_id() != -1  # the gradient of what was written through it
+            if in_backward or self._class() in answers.WHOLE:
+                self._guess("a mask taken to pick all" + " of a gradient" * in_backward)
+                return answers.picked(*args)
+        elif func in answers.WRITTEN and answers.masks(args[1]):
+            return answers.written(func, args[0])
+        elif func is answers.COPY and answers.to_host(args[0], kwargs) and self._class() in answers.WHOLE:
+            return torch.full(args[0].shape, self._whole())
+        return func(*args, **kwargs)
+
+    def _class(self) -> str:
+        """The class of the module that runs now."""
+        return type(self._modules.get(self._stack[-1], self._module) if self._stack else self._module).__name__
 
     def _where(self) -> str:
         return (self._stack[-1] if self._stack else "") or type(self._module).__name__
@@ -149,7 +185,7 @@ class Recorder(TorchDispatchMode):
     def _place(self) -> tuple[str, str]:
         if torch._C._current_graph_task_id() == -1:
             return "forward", self._note_sequence()
-        if self._stack:  # modules run inside backward: activation checkpointing
+        if self._again:  # modules run inside backward: activation checkpointing
             return "recompute", self._note_sequence()
         node = torch._C._current_autograd_node()
         variable = getattr(node, "variable", None)

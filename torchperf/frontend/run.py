@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..graph import progress
 from ..graph.errors import TorchperfError
 from .meta_device import everything_on_meta
 from .patches import capture_patches
@@ -52,7 +53,9 @@ def record(subject: Subject, sizes: Mapping[str, int], mode: str) -> Recording:
                 torch.autograd.backward(loss)
             else:
                 recorder.hold(held)
-        return Recording(recorder.finish(), inputs, found, run.cached if run else {})
+        recording = Recording(recorder.finish(), inputs, found, run.cached if run else {})
+        progress.done(f"{subject.name}, {mode}")
+        return recording
     except TorchperfError:
         raise
     except Exception as error:
@@ -83,15 +86,17 @@ def _failed(subject: Subject, error: Exception) -> TorchperfError:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
     inside = [f for f in frames if not Path(f.filename).is_relative_to(Path(__file__).parent.parent)]
     line = [("line", f"{Path(inside[-1].filename).name}:{inside[-1].lineno}: {inside[-1].line}")] if inside else []
-    if isinstance(error, NotImplementedError) or "data-dependent" in text or "meta tensor" in text.lower():
+    without_data = isinstance(error, NotImplementedError) and "meta" in str(error).lower()
+    if without_data or "data-dependent" in text or "meta tensor" in text.lower():
         return TorchperfError(
             f"`{subject.name}` needs the data of a tensor, which is not there",
             facts=[*line, ("reason", f"{type(error).__name__}: {text}")],
             hint="a shape or branch that depends on values (`nonzero`, boolean indexing, `.tolist()`) cannot be "
             "captured: write it with fixed shapes, such as `torch.where`",
         )
+    made = "" if subject.own_code else ", made from the config: to give others, write a model.py with `get_inputs()`"
     return TorchperfError(
         f"`{subject.name}` failed in forward or backward",
         facts=[*line, ("reason", f"{type(error).__name__}: {text}")],
-        hint="check the shapes of the inputs; `--debug` shows the traceback",
+        hint=f"check the shapes of the inputs{made}; `--debug` shows the traceback",
     )

@@ -50,7 +50,7 @@ def _own_code() -> str:
     """Digest of what makes a capture: an entry of other code is never used, released or not."""
     digest = hashlib.sha256()
     rooms = (Path(__file__).parent, Path(__file__).parent.parent / "graph")
-    for path in sorted(p for room in rooms for p in room.glob("*.py")):
+    for path in sorted(p for room in rooms for p in room.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

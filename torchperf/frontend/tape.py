@@ -31,6 +31,7 @@ class Tape:
     kinds: list[str] = field(default_factory=list)
     names: list[str | None] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
+    reached: set[str] = field(default_factory=set)  # parameters that got a gradient; several may share a storage
     unattributed: int = 0
     guesses: dict[str, int] = field(default_factory=dict)
 

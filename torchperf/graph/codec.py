@@ -8,15 +8,19 @@ from typing import Any
 
 import msgspec
 
-from .dtype import bits
+from .check import MAX_BYTES, check
 from .errors import TorchperfError
 from .expr import Dim, Expr, Ratio, Scaled, parse
-from .graph import MODES, Block, Capture, Facts, Graph, Input, Segment
-from .op import PHASES, Attr, Op
+from .graph import Block, Capture, Facts, Graph, Input, Segment
+from .op import Attr, Op
 from .tensor import Storage, Value
 
 FORMAT = "torchperf-graph"
 VERSION = 1
+
+_UNREADABLE = (
+    msgspec.DecodeError, TorchperfError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError,
+)  # fmt: skip
 
 WireDim = int | str
 
@@ -43,6 +47,12 @@ class _Storage(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     nbytes: WireDim
     kind: str
     name: str | None
+
+
+class _Input(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    name: str
+    shape: list[WireDim]
+    dtype: str
 
 
 class _Block(msgspec.Struct, forbid_unknown_fields=True):
@@ -91,22 +101,22 @@ def encode(capture: Capture, files: Mapping[str, str] | None = None) -> bytes:
 
 def decode(data: bytes, origin: str = "graph") -> tuple[Capture, dict[str, str]]:
     """The capture that `encode` wrote and its files; raises TorchperfError, naming `origin`, on anything else."""
+    if len(data) > MAX_BYTES:
+        raise _corrupt(origin, f"it has {len(data):,} bytes, more than {MAX_BYTES:,}")
     try:
         head = msgspec.json.decode(data, type=_Head)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise _corrupt(origin, str(error)) from None
-    if head.format != FORMAT or head.version != VERSION:
-        raise TorchperfError(
-            f"`{origin}` is a graph of another version",
-            facts=[("file", f"{head.format} {head.version}"), ("this program", f"{FORMAT} {VERSION}")],
-            hint="capture the model again with `torchperf capture MODEL -o FILE`",
-        )
+    if head.format != FORMAT:
+        raise _corrupt(origin, f"its format is `{head.format}`, not `{FORMAT}`")
+    if head.version != VERSION:
+        raise _of_another_version(origin, head.version)
     try:
         wire = msgspec.json.decode(data, type=_File)
         if not wire.graphs:
             raise ValueError("it holds no graph")
         return Capture(tuple(map(_graph_in, wire.graphs))), wire.files
-    except (msgspec.DecodeError, TorchperfError, ValueError, TypeError, IndexError, KeyError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise _corrupt(origin, str(error)) from None
 
 
@@ -119,29 +129,19 @@ def _graph_in(wire: _Graph) -> Graph:
         if len(segment.storages) != len(blocks[segment.block].storages) or min(segment.storages, default=0) < 0:
             raise ValueError(f"a segment of block {segment.block} has other storages than the block")
     graph = Graph(_facts_in(wire.facts), blocks, segments)
-    _check(graph)
+    check(graph)
     return graph
 
 
-def _check(graph: Graph) -> None:
-    """Refuse words and sizes that no capture holds."""
-    facts = graph.facts
-    sizes = {name for name, *_ in facts.ranges}
-    if {name for name, _ in facts.sizes} != sizes or not {name for name, _ in facts.limits} <= sizes:
-        raise ValueError("the sizes of its facts are not those of its ranges")
-    if facts.mode not in MODES:
-        raise ValueError(f"unknown mode `{facts.mode}`")
-    for block in graph.blocks:
-        if block.phase not in PHASES or any(op.phase not in PHASES for op in block.ops):
-            raise ValueError("unknown phase")
-        dims: set[Dim] = {s.nbytes for s in block.storages}
-        for value in block.values():
-            bits(value.dtype)
-            dims.update((*value.shape, *value.strides, value.offset))
-        for dim in dims:
-            names = {factor[1] for term in dim.terms for factor in term.factors} if isinstance(dim, Expr) else set()
-            if not names <= sizes:
-                raise ValueError(f"`{dim}` names a size that the graph has not")
+def _of_another_version(origin: str, version: int) -> TorchperfError:
+    newer = version > VERSION
+    return TorchperfError(
+        f"`{origin}` is of {'a newer' if newer else 'an older'} version of the graph file than this torchperf reads",
+        facts=[("file", f"version {version}"), ("this torchperf", f"version {VERSION}")],
+        hint="upgrade torchperf (`pip install -U torchperf`), or capture the model again with the one you have"
+        if newer
+        else "capture the model again with `torchperf capture MODEL -o FILE`",
+    )
 
 
 def _corrupt(origin: str, reason: str) -> TorchperfError:
@@ -257,6 +257,7 @@ def _facts_out(facts: Facts) -> dict[str, Any]:
 
 
 def _facts_in(wire: dict[str, Any]) -> Facts:
-    inputs = tuple(Input(n, tuple(_dim_in(d) for d in shape), dtype) for n, shape, dtype in wire.pop("inputs", []))
+    given = msgspec.convert(wire.pop("inputs", []), type=list[_Input])
+    inputs = tuple(Input(i.name, tuple(_dim_in(d) for d in i.shape), i.dtype) for i in given)
     facts = msgspec.convert(wire, type=Facts, strict=True)
     return replace(facts, inputs=inputs)

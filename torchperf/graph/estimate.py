@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .confidence import Confidence
 from .plan import Plan
 
 ONE_DEVICE = Plan().resolved(1)
@@ -152,6 +153,7 @@ class Estimate:
     communication       what each axis exposes and hides
     system              its name, with the devices of a node
     stages              memory of each pipeline rank, in order; () without a pipeline
+    confidence          what measured runs tell of step time and memory
     """
 
     model: str
@@ -195,6 +197,7 @@ class Estimate:
     system: str = ""
     run: Run | None = None
     stages: tuple[Memory, ...] = ()
+    confidence: tuple[Confidence, ...] = ()
 
     @property
     def tp(self) -> int:

@@ -18,6 +18,7 @@ from functools import lru_cache
 
 from .errors import TorchperfError
 
+LARGEST = 2**63 - 1  # of a dim, a stride, a number of elements: torch counts them in 64 bits
 Factor = tuple[str, str, int]  # (function or "", name of the size, its constant)
 
 
@@ -59,7 +60,10 @@ class Expr:
     terms: tuple[Term, ...]
 
     def __call__(self, sizes: Mapping[str, int]) -> int:
-        """The integer at `sizes`; a fraction means that the sizes lie outside what was captured."""
+        """The integer at `sizes`; a fraction means that the sizes lie outside what was captured.
+
+        Raises TorchperfError for a fraction, and for what 64 bits do not hold.
+        """
         total = 0
         for term in self.terms:
             product = term.coefficient
@@ -68,6 +72,8 @@ class Expr:
             if product % term.divisor:
                 raise TorchperfError(f"`{self}` is not whole at {dict(sizes)}", hint="capture the model at these sizes")
             total += product // term.divisor
+        if not -LARGEST <= total <= LARGEST:
+            raise too_large(f"`{self}`", sizes)
         return total
 
     def __str__(self) -> str:
@@ -82,7 +88,10 @@ class Ratio:
     denominator: Expr
 
     def __call__(self, sizes: Mapping[str, int]) -> float:
-        return self.numerator / self.denominator(sizes)
+        below = self.denominator(sizes)
+        if below == 0:
+            raise TorchperfError(f"`{self}` divides by zero at {dict(sizes)}", hint="capture the model at these sizes")
+        return self.numerator / below
 
     def __str__(self) -> str:
         return f"{self.numerator!r} / ({self.denominator})"
@@ -142,3 +151,11 @@ def _split(part: str) -> list[str]:
 def bind_dim(dim: Dim, sizes: Mapping[str, int]) -> int:
     """The integer that `dim` is at `sizes`."""
     return dim if isinstance(dim, int) else dim(sizes)
+
+
+def too_large(what: str, sizes: Mapping[str, int]) -> TorchperfError:
+    """What to raise where a size passes 64 bits."""
+    given = ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
+    return TorchperfError(
+        f"{what} is more than 2**63 - 1 at these sizes", facts=[("sizes", given or "none")], hint="give smaller sizes"
+    )

@@ -38,6 +38,7 @@ class Sourced:
 class Fit:
     """Constants fitted together, times in seconds; errors are absolute shares on rows held out of the fit.
 
+    file   where it was read
     basis  fitted | assumed: on rows of this device or link itself, or carried over from another's
     """
 
@@ -49,6 +50,7 @@ class Fit:
     p90_error: float
     source: str
     basis: str = "fitted"
+    file: str = ""
 
     def __getitem__(self, parameter: str) -> float:
         """The value of one fitted constant; KeyError if the fit has none of that name."""

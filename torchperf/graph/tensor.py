@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .dtype import nbytes
-from .expr import Dim, bind_dim
+from .errors import TorchperfError
+from .expr import LARGEST, Dim, bind_dim, too_large
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,16 @@ class Value:
         return nbytes(self.numel, self.dtype)
 
     def bind(self, sizes: Mapping[str, int]) -> Value:
-        """The same value with integer dims."""
+        """The same value with integer dims; raises TorchperfError where it has none, or too many elements."""
+        shape = tuple(d if isinstance(d, int) else d(sizes) for d in self.shape)
+        if math.prod(shape) > LARGEST:
+            raise too_large(f"the number of elements of a tensor of shape {list(shape)}", sizes)
+        if min(shape, default=0) < 0:
+            raise TorchperfError(f"a tensor has shape {list(shape)} at {dict(sizes)}", hint="give larger sizes")
         return Value(
             self.slot,
             self.dtype,
-            tuple(d if isinstance(d, int) else d(sizes) for d in self.shape),
+            shape,
             tuple(d if isinstance(d, int) else d(sizes) for d in self.strides),
             bind_dim(self.offset, sizes),
         )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..graph import toml_text
 from ..graph.errors import TorchperfError
 from .record import Faults, Record
 
@@ -71,13 +71,12 @@ class Database:
     def parsed(self, path: Path) -> dict[str, Any]:
         """The TOML table of a file; a TorchperfError names the line that does not parse."""
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            why = (error.strerror or "unreadable").lower() if isinstance(error, OSError) else "not UTF-8"
+            data = path.read_bytes()
+        except OSError as error:
+            why = (error.strerror or "unreadable").lower()
             raise TorchperfError(f"cannot read `{self.shown(path)}`: {why}") from None
-        except tomllib.TOMLDecodeError as error:
-            what = str(error)
-            raise TorchperfError(f"`{self.shown(path)}` is not TOML: {what[:1].lower()}{what[1:]}") from None
+        table: dict[str, Any] = toml_text.parsed(data, self.shown(path))
+        return table
 
     def record(self, path: Path) -> Record:
         """A file ready to be read; sources are those of the database and of a sources.bib beside the file."""

@@ -108,6 +108,7 @@ def _fit(fit: Record, name: str) -> Fit:
         p90_error=fit.number("p90_error"),
         source=fit.source(),
         basis=fit.text("basis", FIT_BASES) if fit.has("basis") else "fitted",
+        file=fit.faults.file,
     )
 
 

@@ -7,12 +7,11 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..graph import toml_text
 from ..graph.errors import TorchperfError
 from ..graph.graph import Graph
 from .plan_styles import STYLES, check, matches, parameter_names
@@ -51,23 +50,20 @@ def own_plan(graph: Graph) -> dict[str, str]:
 def read_plan(path: Path) -> dict[str, str]:
     """Module or parameter -> style, as the file says; raises TorchperfError naming file and key."""
     try:
-        data = path.read_bytes().decode()
-        contents: Any = json.loads(data) if path.suffix == ".json" else tomllib.loads(data)
+        data = path.read_bytes()
     except OSError as error:
         raise TorchperfError(
             f"cannot read `{path}`",
             facts=[("reason", error.strerror or str(error))],
             hint="`--tp-plan` takes `hf` or a file",
         ) from None
-    except ValueError as error:  # tomllib's, json's and the decoder's are of this kind
-        kind = "JSON" if path.suffix == ".json" else "TOML"
-        raise TorchperfError(f"`{path}` is not {kind}", facts=[("reason", str(error).splitlines()[0])]) from None
+    contents: Any = toml_text.parsed(data, str(path), "JSON" if path.suffix == ".json" else "TOML")
     if not isinstance(contents, dict) or not isinstance(contents.get(TABLE), dict):
         raise TorchperfError(f"`{path}` has no table `{TABLE}`", hint=f"begin the plan with `[{TABLE}]`")
     faults = [(key, "is no part of a plan") for key in contents if key != TABLE]
     table = contents[TABLE]
     faults += [
-        (f"{TABLE}.{key}", f"{json.dumps(style)} is no style; one of {', '.join(sorted(STYLES)[:4])}, ...")
+        (f"{TABLE}.{key}", f"{style} is no style; one of {', '.join(sorted(STYLES)[:4])}, ...")
         for key, style in table.items()
         if not isinstance(style, str)
     ]

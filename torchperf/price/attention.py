@@ -10,7 +10,7 @@ source   [dao2022] tiles and online softmax, [dao2023] one block of queries a CT
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from ..graph.errors import TorchperfError
 from ..graph.price import Price, Term
-from ..graph.system import Accelerator, Fit
+from ..graph.system import SAME_RATE, Accelerator, Fit
 from ..graph.work import Work
-from .attention_constants import BACKWARD_TILE, SPLIT_KEYS, WIDEST_HEAD, Decode, Peaks, Prefill
+from .attention_constants import BACKWARD_TILE, FORMULAS, SPLIT_KEYS, Decode, Given, Peaks, Prefill, Shape, dtype_class
 from .residence import residence
 
 Floats = NDArray[np.float64]
@@ -29,53 +29,21 @@ ELEMENT = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_e5m2": 1}
 
 
 class Parts(NamedTuple):
-    """Seconds of a price: floor + hypot(compute, memory); `resident` is the share that the L2 serves."""
+    """Seconds of a price: floor + hypot(compute, memory); `resident` is the share that the L2 serves.
+
+    given   what the formulas of compute and memory (FORMULAS) read
+    """
 
     floor: Floats
     compute: Floats
     memory: Floats
     resident: Floats
+    given: Given
 
     @property
     def seconds(self) -> Floats:
         """Time of the op."""
         return self.floor + np.hypot(self.compute, self.memory)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Dims of many attention ops, each an array of the same length.
-
-    pairs       (query, key) pairs that the mask leaves, per head
-    element     bytes of an element of q and out
-    kv_element  bytes of an element of the cache
-    """
-
-    batch: Floats
-    heads: Floats
-    kv_heads: Floats
-    q: Floats
-    kv: Floats
-    head_dim: Floats
-    v_head_dim: Floats
-    pairs: Floats
-    element: Floats
-    kv_element: Floats
-
-    @property
-    def visible(self) -> Floats:
-        """Mean number of keys that a query sees."""
-        return self.pairs / self.q
-
-    @property
-    def widths(self) -> Floats:
-        """Elements of a key and a value together."""
-        return self.head_dim + self.v_head_dim
-
-    @property
-    def passes(self) -> Floats:
-        """Times that a head too wide for the registers runs its products."""
-        return np.ceil(np.maximum(self.head_dim, self.v_head_dim) / WIDEST_HEAD)
 
 
 def prefill(shape: Shape, c: Prefill, peaks: Peaks, resident: bool = False) -> Parts:
@@ -103,7 +71,17 @@ def prefill(shape: Shape, c: Prefill, peaks: Peaks, resident: bool = False) -> P
     nbytes = q_bytes * c.qo_passes / 2 + kv_row * np.maximum(seen + (c.kv_passes - 1) * shape.q, seen)
     share = residence(q_bytes + 2 * kv_row * seen, peaks.l2, resident)
     memory = nbytes / (c.e_m * peaks.bandwidth * (1 + (c.l2_ratio - 1) * share))
-    return Parts(np.full_like(block, c.floor), ctas * block / peaks.units + c.tail * longest, memory, share)
+    given: Given = {
+        "compute": _blocks(c, peaks, ctas=ctas, tile=c.tile, visible=shape.visible, waste=waste, pair=pair,
+                           longest=longest),
+        "memory": {"bytes": nbytes, "e_m": c.e_m, "bandwidth": peaks.bandwidth, "l2_ratio": c.l2_ratio,
+                   "residence": share},
+    }  # fmt: skip
+    return Parts(np.full_like(block, c.floor), ctas * block / peaks.units + c.tail * longest, memory, share, given)
+
+
+def _blocks(c: Prefill, peaks: Peaks, **given: Floats | float) -> dict[str, Floats | float]:
+    return given | {"cta": c.cta, "units": peaks.units, "tail": c.tail}
 
 
 def _pair(shape: Shape, c: Prefill, peaks: Peaks) -> Floats:
@@ -141,17 +119,25 @@ def decode(shape: Shape, c: Decode, peaks: Peaks, resident: bool = False) -> Par
         ways.append((shape.batch * shape.heads, alone, vector, np.ones_like(group, dtype=bool)))
     best = np.full_like(memory, np.inf)
     compute, floor = np.zeros_like(memory), np.full_like(memory, c.floor)
+    taken = {name: np.zeros_like(memory) for name in ("load", "start", "reach", "key")}
     for ctas, start, key, allowed in ways:
         load = np.maximum(1.0, ctas / units)
         part = np.maximum(keys * ctas / (c.fill * units), np.minimum(keys, SPLIT_KEYS))
         whole = (c.floor, load * (start + keys * key), allowed)
         split = (c.floor + c.combine, load * start + part * key, allowed & (group >= c.split_group))
-        for base, time, possible in (whole, split):
+        for (base, time, possible), reach in ((whole, load * keys), (split, part)):
             seconds = np.where(possible, base + np.hypot(time, memory), np.inf)
             better = seconds < best
+            for name, value in (("load", load), ("start", start), ("reach", reach), ("key", key)):
+                taken[name] = np.where(better, value, taken[name])
             best, compute = np.where(better, seconds, best), np.where(better, time, compute)
             floor = np.where(better, base, floor)
-    return Parts(floor, compute, memory, share)
+    given: Given = {
+        "compute": dict(taken),
+        "memory": {"bytes": nbytes, "few": few, "e_m": c.e_m, "bandwidth": peaks.bandwidth, "l2_ratio": c.l2_ratio,
+                   "residence": share},
+    }  # fmt: skip
+    return Parts(floor, compute, memory, share, given)
 
 
 def backward(shape: Shape, c: Prefill, peaks: Peaks, share: float, kernels: float) -> Parts:
@@ -174,7 +160,12 @@ def backward(shape: Shape, c: Prefill, peaks: Peaks, share: float, kernels: floa
     nbytes = queries * (2 * shape.widths * shape.element + 4 * shape.head_dim) + keys * (shape.kv_heads + shape.heads)
     compute = ctas * block / peaks.units + c.tail * longest
     memory = nbytes / (c.e_m * peaks.bandwidth)
-    return Parts(np.full_like(compute, kernels * c.floor), compute, memory, np.zeros_like(compute))
+    given: Given = {
+        "compute": _blocks(c, peaks, ctas=ctas, tile=float(BACKWARD_TILE), visible=seen, waste=waste, pair=pair,
+                           longest=longest),
+        "memory": {"bytes": nbytes, "e_m": c.e_m, "bandwidth": peaks.bandwidth},
+    }  # fmt: skip
+    return Parts(np.full_like(compute, kernels * c.floor), compute, memory, np.zeros_like(compute), given)
 
 
 def shape_of(work: Work, kv_element: float | None = None) -> Shape:
@@ -186,13 +177,6 @@ def shape_of(work: Work, kv_element: float | None = None) -> Shape:
     dims = (work.dim(n) for n in ("batch", "heads", "kv_heads", "q", "kv", "head_dim", "v_head_dim", "pairs"))
     sizes = (*dims, element, kv_element)
     return Shape(*(np.array([float(size)]) for size in sizes))
-
-
-def dtype_class(dtype: str, kv_element: float | None = None) -> str:
-    """`fp8`, `kv_fp8` (an 8-bit cache under 16-bit arithmetic) or `16bit`, which every other type takes."""
-    if dtype.startswith("fp8"):
-        return "fp8"
-    return "kv_fp8" if kv_element == 1 else "16bit"
 
 
 def fit_of(accelerator: Accelerator, phase: str, dtypes: str, kernel: str) -> Fit:
@@ -250,16 +234,27 @@ def price(
             parts = backward(shape, p, peaks, behind["efficiency"], behind["kernels"])
         else:
             parts = prefill(shape, p, peaks, resident)
-    return _price(parts, phase, fit.source, accelerator)
+    fits = (fit.name, *(("attention.contiguous",) if alone and phase == "prefill" else ()))
+    if backward_pass:
+        phase, fits = "backward", (*fits, "attention.backward")
+    engine = accelerator.matmul_engine(work.dtype)
+    records = (*fits, f"peak.{engine}.{SAME_RATE.get(work.dtype, work.dtype)}", "peak.vector.fp32", "num_units")
+    return _price(parts, phase, (fit.source, accelerator.memory.bandwidth.source), fits, records)
 
 
-def _price(parts: Parts, phase: str, source: str, accelerator: Accelerator) -> Price:
-    floor, compute, memory, resident = (float(part[0]) for part in parts)
-    bandwidth = accelerator.memory.bandwidth.source
+def _price(
+    parts: Parts, phase: str, sources: tuple[str, str], fits: tuple[str, ...], records: tuple[str, ...]
+) -> Price:
+    floor, compute, memory, resident = (float(part[0]) for part in parts[:4])
+    given = {
+        name: tuple((symbol, float(np.ravel(value)[0])) for symbol, value in row.items())
+        for name, row in parts.given.items()
+    }
+    formula_compute, formula_memory = FORMULAS[phase]
     terms = (
-        Term("floor", floor, "floor", (source,)),
-        Term("compute", compute, f"compute of {phase} (torchperf.price.attention)", (source,)),
-        Term("memory", memory, "bytes / (e_m * bandwidth)", (source, bandwidth)),
+        Term("floor", floor, "floor", sources[:1], (("floor", floor),), (*fits, "kernel_floor")),
+        Term("compute", compute, formula_compute, sources[:1], given["compute"], records),
+        Term("memory", memory, formula_memory, sources, given["memory"], (*fits, "memory.bandwidth")),
     )
     seconds = float(parts.seconds[0])
     if floor > seconds - floor:

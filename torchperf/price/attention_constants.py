@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..graph.system import Accelerator, Fit
+
+Floats = NDArray[np.float64]
+Given = dict[str, dict[str, Floats | float]]  # term -> symbol -> number
 
 WIDEST_HEAD = 256  # a wider head does not fit the registers of one CTA: its products run once more
 SPLIT_KEYS = 128  # fewest keys that a CTA of split decode takes
 BACKWARD_TILE = 128  # keys of one CTA of the backward
+MEMORY = "bytes few / (e_m bandwidth (1 + (l2_ratio - 1) residence))"
+FORMULAS = {  # compute, then memory
+    "prefill": ("ctas (cta + tile (visible + waste) pair) / units + tail longest", MEMORY.replace(" few", "")),
+    "decode": ("load start + reach key", MEMORY),
+    "backward": ("ctas (2 cta + tile (visible + waste) pair) / units + tail longest", "bytes / (e_m bandwidth)"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +114,46 @@ class Decode:
     def of(cls, fit: Fit) -> Decode:
         """Read by name; KeyError where the fit lacks one."""
         return cls(*(fit[field.name] for field in fields(cls)))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Dims of many attention ops, each an array of the same length.
+
+    pairs       (query, key) pairs that the mask leaves, per head
+    element     bytes of an element of q and out
+    kv_element  bytes of an element of the cache
+    """
+
+    batch: Floats
+    heads: Floats
+    kv_heads: Floats
+    q: Floats
+    kv: Floats
+    head_dim: Floats
+    v_head_dim: Floats
+    pairs: Floats
+    element: Floats
+    kv_element: Floats
+
+    @property
+    def visible(self) -> Floats:
+        """Mean number of keys that a query sees."""
+        return self.pairs / self.q
+
+    @property
+    def widths(self) -> Floats:
+        """Elements of a key and a value together."""
+        return self.head_dim + self.v_head_dim
+
+    @property
+    def passes(self) -> Floats:
+        """Times that a head too wide for the registers runs its products."""
+        return np.ceil(np.maximum(self.head_dim, self.v_head_dim) / WIDEST_HEAD)
+
+
+def dtype_class(dtype: str, kv_element: float | None = None) -> str:
+    """`fp8`, `kv_fp8` (an 8-bit cache under 16-bit arithmetic) or `16bit`, which every other type takes."""
+    if dtype.startswith("fp8"):
+        return "fp8"
+    return "kv_fp8" if kv_element == 1 else "16bit"

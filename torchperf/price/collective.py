@@ -17,6 +17,7 @@ source   [aiconfigurator] nccl-tests and custom all-reduce, [vidur] kernel times
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,7 @@ import numpy as np
 from ..graph.errors import TorchperfError
 from ..graph.price import Price, Term
 from ..graph.system import Interconnect, System
-from .collective_fits import Constants, constants_of
+from .collective_fits import Constants, Found, constants_of
 from .topology import Array, Network, bandwidth, kind_of, place, ring_steps, traffic, tree_steps
 
 NOTHING = Price(0.0, "none")
@@ -33,18 +34,17 @@ SHARPNESS = 16.0  # of the smooth minimum between algorithms: 4 % off at a tie, 
 LEVELS = 4.0  # of the smooth maximum between what is inside a node and the network: they run as one pipeline
 NVLS_RANKS = 8  # the library keeps to the ring below: measured with 4 and 8 ranks, assumed between
 FORMULAS = {
-    "latency": "alpha + hop (n - 1)",
-    "wire": "w (n/2)^contention / (share B)",
+    "latency": "alpha + hop steps",
+    "wire": "w crowd^contention / (share B)",
     "copy": "S / copy",
     "ramp": "half sqrt(S)",
-    "protocol": "switch x / (1 + x) + simple y / (1 + y), x = (S / S1)^power, y = (S / S2)^power",
+    "protocol": "switch x / (1 + x) + simple y / (1 + y)",
 }
 
 OWN_FORMULAS = {  # of an algorithm, where they differ
     "nvls: latency": "nvls_hop n",
     "nvls: wire": "w / (nvls_share B)",
-    "two_shot: latency": "alpha + hop (n - 1) + barrier",
-    "tree: latency": "alpha + hop (7 + 2 log2(n / 8))",
+    "two_shot: latency": "alpha + hop steps + barrier",
 }
 
 
@@ -61,6 +61,25 @@ def terms(
         "copy": nbytes / c.copy * one if c.copy else 0 * one,
         "ramp": c.half * np.sqrt(nbytes) * one,
         "protocol": (c.switch * x / (1 + x) + c.simple * y / (1 + y)) * one,
+    }
+
+
+def given(
+    c: Constants, nbytes: float, ranks: float, sent: float, rate: float, steps: float
+) -> dict[str, tuple[tuple[str, float], ...]]:
+    """The numbers in the formula of each term; `crowd` is n/2, at least 1."""
+    x = (nbytes / (c.switch_bytes * ranks**c.per_peer)) ** c.power
+    y = (nbytes / c.simple_bytes) ** c.simple_power
+    latency = (("alpha", c.alpha), ("hop", c.hop), ("steps", steps), ("n", ranks), ("nvls_hop", c.nvls_hop),
+               ("barrier", c.barrier))  # fmt: skip
+    crowd = ("crowd", max(ranks / 2, 1.0))
+    wire = (("w", sent), crowd, ("contention", c.contention), ("share", c.share), ("nvls_share", c.nvls_share))
+    return {
+        "latency": latency,
+        "wire": (*wire, ("B", rate)),
+        "copy": (("S", nbytes), ("copy", c.copy)),
+        "ramp": (("half", c.half), ("S", nbytes)),
+        "protocol": (("switch", c.switch), ("x", x), ("simple", c.simple), ("y", y)),
     }
 
 
@@ -127,13 +146,25 @@ def seconds(
 
 def across(c: Constants, kind: str, nbytes: float, network: Network, algorithm: str = "auto") -> dict[str, Array]:
     """The terms of the quicker of ring and tree between nodes; a tree has 2 log2(nodes) steps, a ring nodes - 1."""
+    return _across(c, kind, nbytes, network, algorithm)[0]
+
+
+def _across(
+    c: Constants, kind: str, nbytes: float, network: Network, algorithm: str
+) -> tuple[dict[str, Array], dict[str, tuple[tuple[str, float], ...]]]:
+    """The terms, and the numbers in them."""
     size, nodes, rate = np.array(nbytes, float), np.array(float(network.nodes)), np.array(network.bandwidth)
-    ring = terms(c, size, nodes, np.array(network.traffic(kind, nbytes)), rate)
+    sent = network.traffic(kind, nbytes)
+    ring = terms(c, size, nodes, np.array(sent), rate)
+    of_ring = given(c, nbytes, float(nodes), sent, network.bandwidth, network.nodes - 1.0)
     if kind not in ("all_reduce", "broadcast") or algorithm == "ring":
-        return ring
-    sent = np.array((2 if kind == "all_reduce" else 1) * nbytes)
-    tree = terms(c, size, nodes, sent, rate) | {"latency": c.alpha + 2 * c.hop * np.log2(nodes)}
-    return tree if algorithm == "tree" or sum(tree.values()) < sum(ring.values()) else ring
+        return ring, of_ring
+    sent = float((2 if kind == "all_reduce" else 1) * nbytes)
+    hops = float(2 * np.log2(nodes))
+    tree = terms(c, size, nodes, np.array(sent), rate, np.array(hops))
+    if algorithm == "tree" or sum(tree.values()) < sum(ring.values()):
+        return tree, given(c, nbytes, float(nodes), sent, network.bandwidth, hops)
+    return ring, of_ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +185,8 @@ def on_links(kind: str, nbytes: float, group: Group, library: str = "nccl", algo
         levels.append(_inside(kind, nbytes, group, library, algorithm))
     if group.network is not None and group.outside is not None:
         found = constants_of(group.outside, kind, library, group.network.nodes)
-        parts = across(found.constants, kind, nbytes, group.network, algorithm)
-        levels.append(_level(f"{group.outside.name}: ", parts, found.sources))
+        parts, known = _across(found.constants, kind, nbytes, group.network, algorithm)
+        levels.append(_level(f"{group.outside.name}: ", parts, found, known))
     if not levels:
         return NOTHING
     total = float(sum(level[0] ** LEVELS for level in levels) ** (1 / LEVELS))
@@ -169,14 +200,22 @@ def on_links(kind: str, nbytes: float, group: Group, library: str = "nccl", algo
     return Price(total, bound, listed)
 
 
-def _level(prefix: str, parts: dict[str, Array], sources: tuple[str, ...]) -> tuple[float, list[Term], float]:
+def _level(
+    prefix: str, parts: dict[str, Array], found: Found, known: dict[str, tuple[tuple[str, float], ...]]
+) -> tuple[float, list[Term], float]:
     """Seconds, terms and latency of one level."""
     kept = {name: float(value) for name, value in parts.items() if value > 0}
     listed = [
-        Term(prefix + name, value, OWN_FORMULAS.get(prefix + name, FORMULAS[name]), sources)
+        _term(prefix + name, value, OWN_FORMULAS.get(prefix + name, FORMULAS[name]), found, known[name])
         for name, value in kept.items()
     ]
     return sum(kept.values()), listed, sum(kept.get(name, 0.0) for name in ("latency", "protocol"))
+
+
+def _term(name: str, value: float, formula: str, found: Found, known: tuple[tuple[str, float], ...]) -> Term:
+    """A term with those numbers that its formula names."""
+    symbols = set(re.findall(r"[A-Za-z_]\w*", formula))
+    return Term(name, value, formula, found.sources, tuple(one for one in known if one[0] in symbols), found.records)
 
 
 def _inside(kind: str, nbytes: float, group: Group, library: str, algorithm: str) -> tuple[float, list[Term], float]:
@@ -200,7 +239,10 @@ def _inside(kind: str, nbytes: float, group: Group, library: str, algorithm: str
     best: tuple[float, list[Term], float] | None = None
     for found in chain:
         for name, parts in algorithms(found.constants, kind, size, ranks, rate, hops).items():
-            level = _level(f"{name}: ", {key: value[0] for key, value in parts.items()}, found.sources)
+            steps = tree_steps(ranks) if name == "tree" else hops
+            sent = float(traffic(kind, size, ranks, name)[0])
+            known = given(found.constants, nbytes, float(ranks[0]), sent, float(rate[0]), float(steps[0]))
+            level = _level(f"{name}: ", {key: value[0] for key, value in parts.items()}, found, known)
             if inner in ("auto", name) and (best is None or level[0] < best[0]):
                 best = level
     assert best is not None

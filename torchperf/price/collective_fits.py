@@ -69,11 +69,12 @@ class Constants:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Constants, the keys of their sources, and how they came here: fitted | assumed."""
+    """Constants, the keys of their sources, how they came here (fitted | assumed), and where they stand (see Term)."""
 
     constants: Constants
     sources: tuple[str, ...]
     basis: str
+    records: tuple[str, ...]
 
 
 def constants_of(link: Interconnect, kind: str, library: str, ranks: int) -> Found:
@@ -96,7 +97,9 @@ def constants_of(link: Interconnect, kind: str, library: str, ranks: int) -> Fou
                 found = Constants.of(fit)
                 if link.pair_bandwidth.value < link.bandwidth.value:  # no switch, so none that adds up
                     found = replace(found, nvls_share=0.0)
-                return Found(found, (fit.source,), "fitted" if own else "assumed")
+                return Found(found, (fit.source,), "fitted" if own else "assumed", (f"{link.name}: {fit.name}",))
     share = link.efficiency(kind, ranks)
     bare = Constants(alpha=link.floor.value, hop=link.latency.value, share=share.value)
-    return Found(bare, (link.floor.source, link.latency.source, share.source), "assumed")
+    row = next(f"efficiency.{name}.{count}" for name, count, s in link.efficiencies if s is share)
+    records = tuple(f"{link.name}: {key}" for key in ("floor", "latency", row))
+    return Found(bare, (link.floor.source, link.latency.source, share.source), "assumed", records)

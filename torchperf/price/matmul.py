@@ -21,7 +21,7 @@ from ..graph.errors import TorchperfError
 from ..graph.price import Price, Term
 from ..graph.system import SAME_RATE, Accelerator, Fit
 from ..graph.work import Work
-from .tiles import SPLITS, TILES, Array, Candidates, Conditions, Constants, Products, Rates, candidates, cheapest
+from .tiles import SPLITS, Array, Chosen, Conditions, Constants, Products, Rates, candidates, cheapest
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ def in_engine(c: Constants, whole: Constants) -> Constants:
     )
 
 
-def rates_of(accelerator: Accelerator, dtypes: str) -> Rates:
-    """Peak, bandwidth and units; a class whose type the device lacks is a TorchperfError.
+def peak_of(accelerator: Accelerator, dtypes: str) -> tuple[str, float]:
+    """Key and FLOP/s of the peak that a class of types has; a class whose type the device lacks is a TorchperfError.
 
     16-bit and weight-only products run at the better of bf16 and fp16, on the vector engine where no other has them.
     """
@@ -100,13 +100,19 @@ def rates_of(accelerator: Accelerator, dtypes: str) -> Rates:
     names = ("bf16", "fp16") if form.peak in ("bf16", "fp16") else (form.peak,)
     engines = (form.engine, "vector") if form.peak != "tf32" else (form.engine,)
     for engine in engines:
-        has = [accelerator.peak_flops_per_s(engine, name) for name in names if name in accelerator.dtypes(engine)]
+        has = [(accelerator.peak_flops_per_s(engine, n), n) for n in names if n in accelerator.dtypes(engine)]
         if has:
-            return Rates(
-                max(has), accelerator.memory.bandwidth.value, accelerator.num_units.value, accelerator.memory.l2.value
-            )
+            best = max(rate for rate, _ in has)
+            return f"peak.{engine}.{next(name for rate, name in has if rate == best)}", best
     accelerator.peak(form.engine, form.peak)
     raise AssertionError("peak() has raised")
+
+
+def rates_of(accelerator: Accelerator, dtypes: str) -> Rates:
+    """Peak, bandwidth, units and L2; raises as `peak_of`."""
+    memory = accelerator.memory
+    _, peak = peak_of(accelerator, dtypes)
+    return Rates(peak, memory.bandwidth.value, accelerator.num_units.value, memory.l2.value)
 
 
 def products(dtypes: str, sizes: Sequence[Array], groups: Array | None = None, imbalance: float = 1.0) -> Products:
@@ -183,7 +189,10 @@ class Pricer:
         rates = rates_of(self.accelerator, dtypes)
         all_of = candidates(of, rates, c, Conditions.all(1, self.sustained, self.resident))
         extra = float(quantise_seconds(of, dtypes, rates, c, floor)[0]) if self.quantise else 0.0
-        return _price(all_of, int(np.argmin(all_of.seconds)), c, extra, (fit.source,))
+        found = Chosen(all_of, int(np.argmin(all_of.seconds)), of, rates, c, self.sustained)
+        records = (fit.name, peak_of(self.accelerator, dtypes)[0], "memory.bandwidth", "num_units")
+        quantise = (("quantise", floor), ("passes", float(FORMATS[dtypes].passes)))
+        return _price(found, extra, quantise, fit.source, records)
 
 
 def price(
@@ -199,14 +208,17 @@ def price(
     return Pricer(accelerator, sustained, quantise, imbalance, dtypes, resident)(work)
 
 
-def _price(all_of: Candidates, best: int, c: Constants, extra: float, sources: tuple[str, ...]) -> Price:
+def _price(
+    found: Chosen, extra: float, quantise: tuple[tuple[str, float], ...], source: str, records: tuple[str, ...]
+) -> Price:
     """The terms of the cheapest candidate; `overlap` makes their sum the price."""
-    tile_m, tile_n = TILES[best // len(SPLITS)]
+    all_of, best, c = found.all_of, found.best, found.c
+    tile_m, tile_n = found.tile
     shape = f"{tile_m}x{tile_n}, k in {SPLITS[best % len(SPLITS)]}, {all_of.waves[0, best]:.0f} waves"
     named = {
         "floor": (c.floor, "floor"),
-        "compute": (float(all_of.compute[0, best]), f"waves 2 tile_m tile_n kslice u / (e_burst peak): {shape}"),
-        "clock": (float(all_of.slow[0, best]), "(e_burst / e_sustained - 1) of the loop at sustained clocks"),
+        "compute": (float(all_of.compute[0, best]), f"2 waves tile_m tile_n kslice u / (e_burst peak): {shape}"),
+        "clock": (float(all_of.slow[0, best]), "(e_burst / e_sustained - 1) loop"),
         "l2": (float(all_of.l2[0, best]), "waves (x tile_m + w tile_n) kslice u / (l2_ratio bandwidth)"),
         "hbm": (float(all_of.hbm[0, best]), "batch (x m k + w k n + write y m n) / (e_memory bandwidth)"),
         "quantise": (extra, "quantise + (passes 2 + x) batch m k / (e_memory bandwidth)"),
@@ -222,7 +234,13 @@ def _price(all_of: Candidates, best: int, c: Constants, extra: float, sources: t
         bound = "launch"
     rest = total - sum(value for value, _ in named.values())
     named["overlap"] = (rest, "what the levels share, less latency: cta and k_step of each wave, ramp, split of k")
-    terms = tuple(Term(name, value, text, sources) for name, (value, text) in named.items() if value)
+    given = found.inputs
+    given["quantise"] += quantise
+    terms = tuple(
+        Term(name, value, text, (source,), given.get(name, ()), records if name in given else records[:1])
+        for name, (value, text) in named.items()
+        if value
+    )
     return Price(total, bound, terms)
 
 

@@ -22,6 +22,7 @@ from ..graph.work import Work
 from .residence import residence
 
 Floats = NDArray[np.float64]
+MEMORY = "bytes / (e_m bandwidth (1 + (l2_ratio - 1) residence))"
 # kind of op (annotate.KINDS) -> whose constants it takes; every other kind takes those of `elementwise`
 KERNEL = {"norm": "rows", "softmax": "rows", "loss": "rows", "gather": "gather", "quantise": "quantize"}
 
@@ -92,10 +93,18 @@ def price(work: Work, accelerator: Accelerator, kernel: str = "default", residen
     )  # fmt: skip
     floor, memory, compute, share = (float(part[0]) for part in one)
     terms = (
-        Term("floor", floor, "floor", (fit.source,)),
-        Term("memory", memory, "bytes / (e_m * bandwidth)", (fit.source, bandwidth.source)),
-        Term("compute", compute, "flops / vector peak", (peak.source,) if flops else ()),
-    )
+        Term("floor", floor, "floor", (fit.source,), (("floor", floor),), (fit.name,)),
+        Term(
+            "memory", memory, MEMORY, (fit.source, bandwidth.source),
+            (("bytes", float(work.nbytes)), ("e_m", fit["e_m"]), ("bandwidth", bandwidth.value),
+             ("l2_ratio", fit["l2_ratio"]), ("residence", share)),
+            (fit.name, "memory.bandwidth"),
+        ),
+        Term(
+            "compute", compute, "flops / vector_peak", (peak.source,) if flops else (),
+            (("flops", flops), ("vector_peak", peak.value)), (f"peak.vector.{dtype}",) if flops else (),
+        ),
+    )  # fmt: skip
     seconds = floor + max(memory, compute)
     if floor > seconds - floor:
         bound = "launch"

@@ -46,7 +46,7 @@ class Pricer:
         if known is None:
             known = self._known[key] = self._price(work, backward)
         load = op.attr("load")
-        return known if load is None else times(known, float(load))
+        return known if load is None else times(known, float(load), "load")
 
     def _price(self, work: Work, backward: bool) -> Price:
         if work.nbytes == 0 and work.flops_executed == 0:
@@ -62,7 +62,7 @@ class Pricer:
             one = ring if "ring" in dict(work.dims) else attention
             slower = self.runtime.attention_slowdown(device.architecture, backward)
             price = one.price(work, device, backward_pass=backward)
-            return price if slower is None else times(price, slower.value)
+            return price if slower is None else times(price, slower.value, "slowdown")
         return memory_bound.price(work, self.system.accelerator)
 
     def _collective(self, work: Work) -> Price:
@@ -73,7 +73,7 @@ class Pricer:
             if ranks < 2:
                 return NOTHING
             hop = collective("p2p", nbytes, 2, self.system, per_node=2 if inside >= ranks else 1)
-            return times(hop, dims["steps"])
+            return times(hop, dims["steps"], "steps")
         serving = self.runtime.serving
         if serving is None or work.equation != "all_reduce":
             return collective(work.equation, nbytes, ranks, self.system, per_node=inside)
@@ -81,10 +81,21 @@ class Pricer:
         return later(found, serving.all_reduce_factor)
 
 
-def times(price: Price, factor: float) -> Price:
-    """The price of `factor` as much, one after the other."""
-    terms = tuple(replace(term, seconds=term.seconds * factor) for term in price.terms)
+def times(price: Price, factor: float, name: str) -> Price:
+    """The price of `factor` as much, one after the other; `name` is what the formulas call the factor."""
+    terms = tuple(
+        replace(
+            term, seconds=term.seconds * factor, formula=_scaled(term.formula, name),
+            inputs=(*term.inputs, (name, float(factor))),
+        )
+        for term in price.terms
+    )  # fmt: skip
     return Price(price.seconds * factor, price.bound, terms)
+
+
+def _scaled(formula: str, name: str) -> str:
+    body, colon, remark = formula.partition(":")
+    return f"{name} ({body}){colon}{remark}"
 
 
 def later(price: Price, factor: float) -> Price:
@@ -93,7 +104,8 @@ def later(price: Price, factor: float) -> Price:
     if factor == 1 or not latency:
         return price
     extra = (factor - 1) * latency
-    term = Term("runtime", extra, "(all_reduce_factor - 1) latency")
+    given = (("all_reduce_factor", factor), ("latency", latency))
+    term = Term("runtime", extra, "(all_reduce_factor - 1) latency", inputs=given)
     return Price(price.seconds + extra, price.bound, (*price.terms, term))
 
 

@@ -64,7 +64,9 @@ def _merge(work: Work, accelerator: Accelerator, q: int, kv: int, backward: bool
 
 def _terms(price: Price, times: int, name: str) -> list[Term]:
     return [
-        Term(f"{name}: {term.name}", term.seconds * times, term.formula if times == 1 else f"{times} ({term.formula})",
-             term.sources)
+        replace(
+            term, name=f"{name}: {term.name}", seconds=term.seconds * times,
+            formula=term.formula if times == 1 else f"{times} ({term.formula})",
+        )
         for term in price.terms
     ]  # fmt: skip

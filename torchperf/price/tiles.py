@@ -202,3 +202,42 @@ def cheapest(products: Products, rates: Rates, c: Constants, conditions: Conditi
         rows = slice(start, start + CHUNK)
         seconds[rows] = candidates(products[rows], rates, c, conditions[rows]).seconds.min(axis=1)
     return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The cheapest candidate of one product, and what its formula reads."""
+
+    all_of: Candidates
+    best: int
+    of: Products
+    rates: Rates
+    c: Constants
+    sustained: bool
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        return TILES[self.best // len(SPLITS)]
+
+    @property
+    def inputs(self) -> dict[str, tuple[tuple[str, float], ...]]:
+        """The numbers in the formula of each term."""
+        of, c, rates, waves = self.of, self.c, self.rates, float(self.all_of.waves[0, self.best])
+        splits = SPLITS[self.best % len(SPLITS)]
+        batch, m, n, k = (float(column[0]) for column in (of.batch, of.m, of.n, of.k))
+        kslice = max(np.ceil(k / splits / K_STEP) * K_STEP, K_SLICE if splits > 1 else 0)
+        grid = (("waves", waves), ("tile_m", float(self.tile[0])), ("tile_n", float(self.tile[1])),
+                ("kslice", float(kslice)), ("u", rates.num_units))  # fmt: skip
+        x, w = ("x", of.x_bytes), ("w", of.w_bytes)
+        e_m = (("e_memory", c.e_memory), ("bandwidth", rates.bandwidth))
+        one = [float(part[0, self.best]) / waves for part in (self.all_of.compute, self.all_of.l2)]
+        wave = c.cta + float(fourth(*map(np.array, one))) + c.k_step * float(kslice)
+        loop = max(waves * wave - (0.0 if self.sustained else BURST), 0.0)
+        return {
+            "floor": (("floor", c.floor),),
+            "compute": (*grid, ("e_burst", c.e_burst), ("peak", rates.peak)),
+            "clock": (("e_burst", c.e_burst), ("e_sustained", c.e_sustained), ("loop", loop)),
+            "l2": (*grid, x, w, ("l2_ratio", c.l2_ratio), ("bandwidth", rates.bandwidth)),
+            "hbm": (("batch", batch), ("m", m), ("n", n), ("k", k), x, w, ("y", of.y_bytes), ("write", c.write), *e_m),
+            "quantise": (("batch", batch), ("m", m), ("k", k), x, *e_m),
+        }

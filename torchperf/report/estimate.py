@@ -8,6 +8,7 @@ from torchperf.graph.estimate import Estimate, Flops, Run
 from torchperf.graph.plan import Plan
 
 from . import memory, share, stages, units
+from .confidence import error, of_metric, sentence
 from .section import Section
 
 LISTED = 5  # assumptions, guesses and unpriced ops shown as text; JSON has all
@@ -100,6 +101,9 @@ def time(e: Estimate) -> Section:
                 f"at peak FLOP/s and bandwidth; the estimate is {times:.2f} x",
             )
         )
+    told = of_metric(e.confidence, "step_time" if e.mode == "train" else "forward_time")
+    if told is not None:
+        rows.append(("validated error", error(told), sentence(told)))
     for c in e.communication:
         rows.append((f"{c.axis} communication", units.seconds(c.exposed), f"exposed; {units.seconds(c.hidden)} hidden"))
     rows.append(("host time", units.seconds(e.host_time_s), _host(e)))

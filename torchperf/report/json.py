@@ -11,6 +11,7 @@ from torchperf.graph.inspection import Inspection, MfuReport
 from torchperf.graph.runtime import Runtime
 from torchperf.graph.system import Accelerator, System
 
+from .confidence import confidence_dict
 from .memory import loss_hint
 from .record import Hardware, groups
 
@@ -48,6 +49,7 @@ def estimate_dict(e: Estimate) -> dict[str, Any]:
         "run": None if e.run is None else _run(e.run),
         "communication": {c.axis: {"exposed_s": c.exposed, "hidden_s": c.hidden} for c in e.communication},
         "roofline_time_s": e.roofline_time_s,
+        "validated": confidence_dict(e.confidence),
         "tokens_per_step": e.tokens_per_step,
         "tokens_per_s_per_gpu": e.tokens_per_s,
         "tokens_per_s": e.tokens_per_s * e.num_gpus,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchperf.graph.estimate import Estimate
 
 from . import units
+from .confidence import error, of_metric, sentence
 from .section import WIDTH, Section
 
 LOUD_LOSS = 0.10  # share of memory from which logits and loss bring a hint
@@ -42,7 +43,11 @@ def table(e: Estimate) -> Section:
     at = f"peak at {m.peak_at}" if m.peak_at else ""
     flight = f"{m.in_flight} micro-batches (or chunks of them) in flight" if m.in_flight > 1 else ""
     host = f"{units.gib(m.host)} GiB a GPU in the memory of the host" if m.host else ""
-    lines = tuple(line for line in (at, flight, host) if line)
+    states = m.parameters + m.buffers + m.gradients + m.optimizer
+    least = f"states alone take {units.gib(states)} GiB" if e.mode == "train" else ""
+    told = of_metric(e.confidence, "memory")
+    trust = "" if told is None else f"validated error: {'' if not told.exact else error(told) + ' '}{sentence(told)}"
+    lines = tuple(line for line in (at, flight, host, least, trust) if line)
     return Section("memory", ("GiB", "of usable"), rows, right=(1, 2), lines=lines)
 
 

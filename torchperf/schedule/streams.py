@@ -37,6 +37,7 @@ class Spent:
     exposed   axis -> seconds that compute waited for its collectives, or ran them in line
     hidden    axis -> seconds of collectives beside compute
     launches  kernels that the host issued
+    slowed    that compute lost beside collectives
     """
 
     elapsed: float = 0.0
@@ -45,12 +46,14 @@ class Spent:
     exposed: dict[str, float] = field(default_factory=dict)
     hidden: dict[str, float] = field(default_factory=dict)
     launches: int = 0
+    slowed: float = 0.0
 
     def add(self, other: Spent) -> None:
         self.elapsed += other.elapsed
         self.compute += other.compute
         self.weight += other.weight
         self.launches += other.launches
+        self.slowed += other.slowed
         for own, more in ((self.exposed, other.exposed), (self.hidden, other.hidden)):
             for axis, seconds in more.items():
                 own[axis] = own.get(axis, 0.0) + seconds
@@ -176,7 +179,8 @@ class _Walk:
                 self._in_line(kernel)
         spent = self.spent
         spent.launches = len(row)
-        self.compute += slowdown * sum(max(t, 0.0) for t in spent.hidden.values())
+        spent.slowed = slowdown * sum(max(t, 0.0) for t in spent.hidden.values())
+        self.compute += spent.slowed
         spent.elapsed = self.compute
         pending = {slot: t for slot, t in self.arrives.items() if t > self.compute}
         return spent, _Clock(0.0, self.compute, self.streams, pending)

@@ -14,7 +14,8 @@ import numpy as np
 from ..graph.price import Price
 from ..graph.system import Accelerator
 from ..graph.work import Work
-from ..price.attention import ELEMENT, KERNELS, Shape, dtype_class, price
+from ..price.attention import ELEMENT, KERNELS, price
+from ..price.attention_constants import Shape, dtype_class
 
 COLUMNS = (
     "source",

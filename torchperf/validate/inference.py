@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..graph.confidence import ErrorClass
 from ..graph.errors import TorchperfError
 from ..graph.validation import Checked, Skipped, Spread, Validation
 from . import rows
+from .classes import classes
 from .inference_map import METRICS, load_map
 from .inference_predict import Predict, Predictor, planner_key
 from .inference_rows import COLUMNS, InferenceCase, case_of, key_of
@@ -27,11 +29,13 @@ class InferenceValidation:
 
 
 def validate_inference(
-    path: Path, *, spec: str | None = None, key: str | None = None, predict: Predict | None = None
-) -> InferenceValidation:
+    path: Path, *, spec: str | None = None, key: str | None = None, predict: Predict | None = None,
+    tell: Callable[[int, int], None] = lambda done, of: None,
+) -> InferenceValidation:  # fmt: skip
     """Every run of the file priced, of one `spec` and of one source where asked for.
 
-    Raises TorchperfError where the file holds no inference runs, or none of that source.
+    `tell` hears how many runs are priced, and of how many. Raises TorchperfError where the file holds no inference
+    runs, or none of that source.
     """
     known, price = load_map(), predict or Predictor()
     table = _table(path, key)
@@ -44,7 +48,8 @@ def validate_inference(
         elif spec is None or found.spec == spec:
             cases.append(found)
     checked: dict[str, list[Checked]] = {}
-    for case in sorted(cases, key=lambda case: tuple(map(str, planner_key(case)))):
+    for done, case in enumerate(sorted(cases, key=lambda case: tuple(map(str, planner_key(case))))):
+        tell(done, len(cases))
         try:
             checked[case.id] = list(_checked(case, price))
         except TorchperfError as error:
@@ -82,7 +87,24 @@ def _checked(case: InferenceCase, predict: Predict) -> Iterator[Checked]:
     found = predict(case)
     for metric, measured in case.measured.items():
         ours = found.figure(metric)
-        yield Checked(case.id, case.key, metric, _UNITS[metric], measured, ours, part=metric)
+        plain = dict(found.bounds).get(metric)
+        yield Checked(case.id, case.key, metric, _UNITS[metric], measured, ours, plain, metric)
+
+
+def error_classes(found: InferenceValidation) -> tuple[ErrorClass, ...]:
+    """Errors of the rows by metric, GPU and runtime; a forward pass has one figure, a metric of its own."""
+    rows, passes = [], dict[str, Checked]()
+    for row in found.validation.rows:
+        if found.cases[row.id].serving == "forward":
+            passes.setdefault(row.id, row)
+        else:
+            rows.append(row)
+
+    def of(row: Checked) -> tuple[str, str, str]:
+        case = found.cases[row.id]
+        return "forward_time" if row.id in passes else row.metric, case.gpu, case.runtime
+
+    return classes((*rows, *passes.values()), of)
 
 
 def summary(checked: list[Checked], cases: Mapping[str, InferenceCase]) -> list[Spread]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..graph.confidence import ErrorClass
 from ..graph.errors import TorchperfError
 from ..graph.validation import Checked, Skipped, Spread, Validation
 from . import rows
+from .classes import classes
 from .spread import spread
 from .training_map import load_map
 from .training_predict import Predict, Predictor, planner_key
@@ -26,11 +28,13 @@ class TrainingValidation:
 
 
 def validate_training(
-    path: Path, *, spec: str | None = None, key: str | None = None, predict: Predict | None = None
-) -> TrainingValidation:
+    path: Path, *, spec: str | None = None, key: str | None = None, predict: Predict | None = None,
+    tell: Callable[[int, int], None] = lambda done, of: None,
+) -> TrainingValidation:  # fmt: skip
     """Every run of the file priced, of one `spec` and of one source where asked for.
 
-    Raises TorchperfError where the file holds no training runs, or none of that source.
+    `tell` hears how many runs are priced, and of how many. Raises TorchperfError where the file holds no training runs,
+    or none of that source.
     """
     table = _table(path, key)
     known, price = load_map(), predict or Predictor()
@@ -45,7 +49,8 @@ def validate_training(
         else:
             cases.append(found)
     checked: dict[str, list[Checked]] = {}
-    for case in sorted(cases, key=lambda case: tuple(map(str, planner_key(case)))):
+    for done, case in enumerate(sorted(cases, key=lambda case: tuple(map(str, planner_key(case))))):
+        tell(done, len(cases))
         try:
             checked[case.id] = list(_checked(case, price))
         except TorchperfError as error:
@@ -81,10 +86,22 @@ def _checked(case: TrainingCase, predict: Predict) -> Iterator[Checked]:
     """The measured figures of a case with ours."""
     found = predict(case)
     if case.step_time_s is not None:
-        yield Checked(case.id, case.key, "step_time", "s", case.step_time_s, found.step_time_s, part="step time")
+        yield Checked(
+            case.id, case.key, "step_time", "s", case.step_time_s, found.step_time_s, found.roofline_s, "step time"
+        )
     if case.memory_bytes is not None:
         ours = found.memory(case.memory_kind)
         yield Checked(case.id, case.key, "memory", "B", case.memory_bytes, ours, part="memory")
+
+
+def error_classes(found: TrainingValidation) -> tuple[ErrorClass, ...]:
+    """Errors of the rows by metric, GPU and runtime."""
+
+    def of(row: Checked) -> tuple[str, str, str]:
+        case = found.cases[row.id]
+        return row.metric, case.gpu, case.runtime
+
+    return classes(found.validation.rows, of)
 
 
 def summary(checked: list[Checked], cases: Mapping[str, TrainingCase]) -> list[Spread]:

@@ -9,6 +9,7 @@ from .. import hardware, pipeline
 from ..frontend.modules.spec import capture_of
 from ..graph.system import System
 from ..local_program import How
+from ..price.roofline import roofline
 from ..rank_memory import most_loaded
 from ..rewrite.precision import precision
 from ..step import Planner
@@ -17,12 +18,16 @@ from .training_rows import TrainingCase
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds, and bytes by what they count: `allocated` by tensors, `reserved` by the allocator, `device` in all."""
+    """Seconds, and bytes by what they count: `allocated` by tensors, `reserved` by the allocator, `device` in all.
+
+    roofline_s   seconds at full peak and bandwidth; None where it is not asked for
+    """
 
     step_time_s: float
     allocated: float
     reserved: float
     device: float
+    roofline_s: float | None = None
 
     def memory(self, kind: str) -> float:
         """The bytes that a clock of that kind shows."""
@@ -46,7 +51,8 @@ class Predictor:
         runtime, device = planner.runtime, planner.system.accelerator
         used = most_loaded(step, precision(case.precision), case.optimizer, runtime, device.memory.usable.value)
         reserved = used.peak * (1 + runtime.allocator_fraction.value)
-        return Prediction(step.seconds, used.peak, reserved, used.device)
+        plain = sum(count * roofline(work, device) for count, _, work, _ in step.rows)
+        return Prediction(step.seconds, used.peak, reserved, used.device, plain)
 
     def _planner_of(self, case: TrainingCase) -> Planner:
         key = planner_key(case)

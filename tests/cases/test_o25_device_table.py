@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 import pytest
+from click.testing import Result
 
 from torchperf.graph.errors import TorchperfError
 from torchperf.graph.system import Accelerator
@@ -12,7 +16,22 @@ ACCELERATORS = [load_accelerator(name) for name in accelerator_names()]
 GIB = 2**30
 
 
-def test_o25() -> None:
+def test_o25(command: Callable[..., Result]) -> None:
+    """`torchperf hardware show NAME` says what the database holds, and refuses what it does not know."""
+    for name, rate in BF16.items():
+        values = json.loads(command("hardware", "show", name, "--json", "-").stdout)["values"]
+        assert values["peak.matrix.bf16"]["value"] / 1e12 == pytest.approx(rate, rel=1e-3)
+    for name, usable in USABLE.items():
+        values = json.loads(command("hardware", "show", name, "--json", "-").stdout)["values"]
+        assert values["memory.usable"]["value"] / GIB == pytest.approx(usable, rel=2e-3)
+    for name in ("h101", "b2000", "A100-90GB", "quadro"):
+        refused = command("hardware", "show", name)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert refused.stderr.startswith(f"error: unknown accelerator `{name}`\n")
+    assert "error: `A100` is more than one accelerator" in command("hardware", "show", "A100").stderr
+
+
+def test_o25_of_the_records() -> None:
     assert {name: tflops(load_accelerator(name)) for name in BF16} == pytest.approx(BF16, rel=1e-3)
     assert {name: load_accelerator(name).memory.usable.value / GIB for name in USABLE} == pytest.approx(
         USABLE, rel=2e-3
