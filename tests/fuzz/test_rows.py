@@ -61,7 +61,7 @@ GOOD: dict[str, dict[str, str]] = {
         "gpu": "A100-SXM-80GB", "num_gpus": "8", "gpus_per_node": "", "tp": "8", "pp": "1", "vpp": "1", "dp": "1",
         "cp": "1", "ep": "1", "fsdp": "", "sequence_parallel": "0", "micro_batch": "4", "global_batch": "4",
         "precision": "fp16", "recompute": "full", "measured_step_time_s": "1.42", "measured_tokens_per_s_per_gpu": "",
-        "measured_tflops_per_gpu": "", "measured_mfu": "", "measured_memory_gib_per_gpu": "60", "notes": "spec=A",
+        "measured_tflops_per_gpu": "", "measured_mfu": "", "measured_memory_gib_per_gpu": "", "notes": "spec=A",
     },
     "inference": {
         "id": "inf0001", "source_note": "NVIDIA NeMo/TRT-LLM doc table", "model": "Llama-2-7B", "params_b": "6.74",

@@ -42,6 +42,13 @@ def _sources(path: Path) -> frozenset[str]:
     return _bib_keys_of(path, path.stat().st_mtime_ns) if path.is_file() else frozenset()
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is too long, or holds what no name can
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Database:
     """A folder of records: accelerators/, interconnects/, systems/, runtimes/ and sources.bib."""
@@ -91,13 +98,13 @@ class Database:
         one = kind[:-1]
         if name.endswith(".toml") or "/" in name or os.sep in name:
             path = (base or Path()) / Path(name).expanduser()
-            if not path.is_file():
+            if not _is_file(path):
                 hint = f"a name without `.toml` and `/` is looked up: {_quoted(self.names(kind))}"
                 raise TorchperfError(f"there is no {one} file `{name}`", hint=hint)
             return path
         wanted = normal(name)
         exact = self.root / kind / f"{wanted}.toml"
-        if wanted and exact.is_file():
+        if wanted and _is_file(exact):
             return exact
         aliases = {path: frozenset(map(normal, texts)) for path, texts in self.texts(kind, "aliases")}
         found = [path for path, known in aliases.items() if wanted in known]

@@ -16,6 +16,7 @@ from ..graph.system import Accelerator
 from ..graph.work import Work
 from ..price.attention import ELEMENT, KERNELS, price
 from ..price.attention_constants import Shape, dtype_class
+from .cells import positive, whole
 
 COLUMNS = (
     "source",
@@ -91,21 +92,21 @@ def case(row: Mapping[str, str]) -> Case | str:
     if row["phase"] not in PHASES:
         return f"no phase `{row['phase']}`"
     dtype, kv_element = DTYPES[row["dtype"]]
-    q = int(row["q_len"])
+    q = whole(row["q_len"], "q_len")
     return Case(
         gpu=row["gpu"],
         kernel=kernel,
         phase="decode" if q == 1 and kernel == "vllm" else row["phase"],
         dtype=dtype,
         kv_element=kv_element,
-        batch=int(row["batch"]),
-        heads=int(row["heads"]),
-        kv_heads=int(row["kv_heads"]),
-        head_dim=int(row["head_dim"]),
+        batch=whole(row["batch"], "batch"),
+        heads=whole(row["heads"], "heads"),
+        kv_heads=whole(row["kv_heads"], "kv_heads"),
+        head_dim=whole(row["head_dim"], "head_dim"),
         q=q,
-        kv=int(row["kv_len"]),
+        kv=whole(row["kv_len"], "kv_len"),
         causal=row.get("causal", "1") == "1",
-        seconds=float(row["measured_us"]) * 1e-6,
+        seconds=positive(row["measured_us"], "measured_us") * 1e-6,
     )
 
 

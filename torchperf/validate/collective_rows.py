@@ -15,6 +15,7 @@ from ..graph.system import Interconnect
 from ..hardware import load_interconnect
 from ..price.collective import Group, on_links
 from ..price.topology import Network
+from .cells import positive, whole
 
 COLUMNS = ("source", "gpu", "topology", "op", "num_gpus", "bytes", "measured_us")
 
@@ -88,20 +89,22 @@ def case(row: Mapping[str, str]) -> Case | str:
     missing = [name for name in COLUMNS if not row.get(name)]
     if missing:
         return "no " + ", ".join(f"`{name}`" for name in missing)
-    gpu, topology, ranks = row["gpu"], row["topology"], int(row["num_gpus"])
+    gpu, topology, ranks = row["gpu"], row["topology"], whole(row["num_gpus"], "num_gpus")
     place = next((p for p in _PLACES if re.match(p.gpu, gpu) and re.search(p.topology, topology)), None)
     if place is None:
         return f"no record of `{gpu}` on `{topology}`"
     counted = re.search(r"(\d+) node", topology)
-    nodes = int(counted[1]) if counted else 1
+    nodes = whole(counted[1], "topology") if counted else 1
+    if ranks % nodes:
+        return f"{ranks} ranks are not alike on {nodes} nodes"
     return Case(
         source=row["source"].partition(":")[0].removeprefix("github.com/").replace("@", " "),
         gpu=gpu,
         library=library_of(row["source"]),
         kind=row["op"],
-        nbytes=int(row["bytes"]),
+        nbytes=whole(row["bytes"], "bytes"),
         ranks=ranks,
-        seconds=float(row["measured_us"]) * 1e-6,
+        seconds=positive(row["measured_us"], "measured_us") * 1e-6,
         link=place.link,
         inside=ranks // nodes,
         outside=place.outside if nodes > 1 else "",

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..graph.errors import TorchperfError
+from .cells import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ def degrees_of(cells: Mapping[str, str], layout: str) -> Degrees:
     """Degrees of a row; raises TorchperfError where they contradict each other."""
     if layout == "aiconfigurator":
         return _aiconfigurator(cells)
-    num_gpus, tp, pp = (int(cells[name]) for name in ("num_gpus", "tp", "pp"))
+    num_gpus, tp, pp = (whole(cells[name], name) for name in ("num_gpus", "tp", "pp"))
     if tp * pp != num_gpus:
         raise TorchperfError(f"tp {tp} x pp {pp} is not {num_gpus} GPUs")
     return Degrees(num_gpus, tp, pp)
@@ -40,7 +41,7 @@ def degrees_of(cells: Mapping[str, str], layout: str) -> Degrees:
 
 def _aiconfigurator(cells: Mapping[str, str]) -> Degrees:
     notes = cells.get("notes", "")
-    stated = int(cells["num_gpus"])
+    stated = whole(cells["num_gpus"], "num_gpus")
     dp, moe_tp, moe_ep = (_degree(notes, name) for name in ("dp", "moe_tp", "moe_ep"))
     clients = re.search(r"silicon_concurrency=(\d+)", notes)
     over = moe_tp * moe_ep
@@ -54,11 +55,11 @@ def _aiconfigurator(cells: Mapping[str, str]) -> Degrees:
     shared = dp > 1
     return Degrees(
         num_gpus=group,
-        tp=1 if shared else group // int(cells["pp"]),
-        pp=int(cells["pp"]),
+        tp=1 if shared else group // whole(cells["pp"], "pp"),
+        pp=whole(cells["pp"], "pp"),
         ep=moe_ep,
         attention_dp=group if shared else 1,
-        clients=int(clients[1]) if clients else int(cells["batch"]) * (group if shared else 1),
+        clients=int(clients[1]) if clients else whole(cells["batch"], "batch") * (group if shared else 1),
         assumptions=told,
     )
 

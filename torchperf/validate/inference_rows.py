@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..graph.errors import TorchperfError
 from ..graph.validation import Skipped
+from .cells import positive, whole
 from .inference_degrees import Degrees, degrees_of
 from .inference_map import METRICS, Gpu, InferenceMap, Setting
 
@@ -41,7 +42,7 @@ class InferenceRow:
     def whole(self, name: str, otherwise: int = 0) -> int:
         """A cell as a whole number."""
         text = self.cells.get(name, "")
-        return int(float(text)) if text else otherwise
+        return whole(text, name, least=0) if text else otherwise
 
     def last(self, name: str) -> str:
         """A text of the last setting that gives it."""
@@ -187,7 +188,7 @@ def _measured(row: InferenceRow) -> dict[str, float]:
     """The figures of the row by metric; raises TorchperfError where nothing is left."""
     left = {name for s in row.settings for name in s.leave}
     found = {
-        metric: float(row.cells[cell]) * unit
+        metric: positive(row.cells[cell], cell) * unit
         for metric, (cell, unit) in _CELLS.items()
         if metric not in left and row.cells.get(cell)
     }

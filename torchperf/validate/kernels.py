@@ -12,6 +12,7 @@ from ..hardware import load_accelerator
 from ..price import matmul
 from ..price.roofline import roofline
 from . import attention_rows, collective_rows, other_rows, rows
+from .cells import told
 from .spread import validation
 
 Row = Mapping[str, str]
@@ -57,10 +58,11 @@ def _outcome(
     row: Row, price: Callable[[Row, dict[str, Accelerator | str]], Outcome], devices: dict[str, Accelerator | str]
 ) -> Outcome:
     try:
-        return price(row, devices)
+        found = price(row, devices)
+        return told(found) if isinstance(found, Checked) else found
     except TorchperfError as error:
         return Skipped(row["id"], error.message)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, ArithmeticError) as error:
         return Skipped(row["id"], f"a cell cannot be read: {error}")
 
 

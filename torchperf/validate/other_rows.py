@@ -23,11 +23,13 @@ from ..graph.system import Accelerator
 from ..graph.work import Work
 from ..price.matmul import price as matmul
 from ..price.memory_bound import fit_of, price
+from .cells import positive, whole
 from .rows import on_clock
 
 COLUMNS = ("source", "gpu", "op", "shape", "dtype", "measured_us")
 DTYPES = {"float32": ("fp32", 4), "float16": ("fp16", 2), "bfloat16": ("bf16", 2), "bfloat16->fp8": ("bf16", 2)}
 EAGER = "neusight"
+MOST_EXPERTS = 1_000_000
 SIZES = ("tokens", "hidden", "inter", "topk", "experts", "tp", "ep")
 
 
@@ -164,7 +166,7 @@ def case(row: Mapping[str, str]) -> Case | Experts | str:
     missing = [name for name in COLUMNS if not row.get(name)]
     if missing:
         return "no " + ", ".join(f"`{name}`" for name in missing)
-    seconds = float(row["measured_us"]) * 1e-6
+    seconds = positive(row["measured_us"], "measured_us") * 1e-6
     if row["op"] == "moe_ffn":
         return _experts(row, seconds)
     known = OPS.get(row["op"])
@@ -173,8 +175,8 @@ def case(row: Mapping[str, str]) -> Case | Experts | str:
     if row["dtype"] not in DTYPES:
         return f"no dtype `{row['dtype']}`"
     dtype, element = DTYPES[row["dtype"]]
-    shape = tuple(int(size) for size in row["shape"].split("x"))
-    elements = prod(shape)
+    shape = tuple(whole(size, "shape") for size in row["shape"].split("x"))
+    elements = whole(str(prod(shape)), "elements of the shape")
     written = elements if known.kernel == "quantize" else elements * element
     flops = known.flops * elements
     work = Work(
@@ -189,7 +191,9 @@ def _experts(row: Mapping[str, str], seconds: float) -> Experts | str:
     law = re.fullmatch(r"power_law_([\d.]+)", given.get("dist", ""))
     if not law and given.get("dist") != "balanced":
         return f"no distribution `{given.get('dist', '')}`"
-    tokens, hidden, inter, topk, experts, tp, ep = (int(given[name]) for name in SIZES)
+    tokens, hidden, inter, topk, experts, tp, ep = (whole(given[name], name) for name in SIZES)
+    if experts > MOST_EXPERTS:
+        return f"more than {MOST_EXPERTS:,} experts"
     skew = float(law[1]) if law else 0.0
     return Experts(row["gpu"], row["dtype"], tokens, hidden, inter, topk, experts, tp, ep, skew, seconds)
 

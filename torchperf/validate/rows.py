@@ -20,6 +20,7 @@ from ..graph.system import Accelerator
 from ..graph.work import Work
 from ..price.matmul import FORMATS, fit_of, price
 from ..price.tiles import Array
+from .cells import positive, whole
 
 COLUMNS = ("source", "gpu", "dtype", "m", "n", "k", "measured_us")
 CLASSES = {"bfloat16": "16bit", "float16": "16bit", "float32": "fp32"}
@@ -56,12 +57,10 @@ def case(row: Mapping[str, str], id: str = "") -> Case | str:
     if dtypes not in FORMATS:
         return f"no dtype `{row['dtype']}`"
     try:
-        batch, m, n, k = (int(row.get(name) or 1) for name in ("batch", "m", "n", "k"))
-        seconds = float(row["measured_us"]) * 1e-6
-    except ValueError as error:
-        return f"a cell is no number: {error}"
-    if min(batch, m, n, k) < 1 or seconds <= 0:
-        return "a dim or the time is not positive"
+        batch, m, n, k = (whole(row.get(name) or "1", name) for name in ("batch", "m", "n", "k"))
+        seconds = positive(row["measured_us"], "measured_us") * 1e-6
+    except TorchperfError as error:
+        return error.message
     flags = (row.get("flag") or "").split(";")
     source = row["source"].partition("@")[0]
     return Case(

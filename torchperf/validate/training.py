@@ -10,6 +10,7 @@ from ..graph.confidence import ErrorClass
 from ..graph.errors import TorchperfError
 from ..graph.validation import Checked, Skipped, Spread, Validation
 from . import rows
+from .cells import told
 from .classes import classes
 from .spread import spread
 from .training_map import load_map
@@ -52,7 +53,7 @@ def validate_training(
     for done, case in enumerate(sorted(cases, key=lambda case: tuple(map(str, planner_key(case))))):
         tell(done, len(cases))
         try:
-            checked[case.id] = list(_checked(case, price))
+            checked[case.id] = [told(row) for row in _checked(case, price)]
         except TorchperfError as error:
             skipped.append(Skipped(case.id, error.message))
     order = [case.id for case in cases]

@@ -13,6 +13,7 @@ from ..frontend.modules.spec import ModelSpec
 from ..graph.errors import TorchperfError
 from ..graph.plan import Plan
 from ..graph.validation import Skipped
+from .cells import positive, whole
 from .training_formulas import FORMULAS
 from .training_map import Gpu, Setting, TrainingMap
 from .training_models import dims_of, model_of, num_layers
@@ -42,12 +43,12 @@ class TrainingRow:
     def whole(self, name: str, otherwise: int = 0) -> int:
         """A cell as a whole number."""
         text = self.cells.get(name, "")
-        return int(float(text)) if text else otherwise
+        return whole(text, name, least=0) if text else otherwise
 
     def number(self, name: str) -> float | None:
         """A cell as a number, None where it is blank."""
         text = self.cells.get(name, "")
-        return float(text) if text else None
+        return positive(text, name) if text else None
 
     def last(self, name: str) -> str:
         """A text of the last setting that gives it."""
