@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+import hypothesis
 import pytest
 from click.testing import CliRunner, Result
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: no test needs a network
+
+hypothesis.settings.register_profile("default", derandomize=True, deadline=None)  # the same examples each time
+hypothesis.settings.register_profile("full", deadline=None, max_examples=700)
+hypothesis.settings.load_profile(os.environ.get("TORCHPERF_HYPOTHESIS", "default"))
 
 
 @pytest.fixture(scope="session", autouse=True)

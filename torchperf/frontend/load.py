@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import configs
+from ..graph.check import MAX_BYTES
 from ..graph.errors import TorchperfError
 from ..graph.graph import Capture, Graph
 from . import store
@@ -43,7 +44,7 @@ def resolve(model: str) -> Source:
     from .pretrained import read_config
 
     text, _, entry = model.rpartition(":") if ".py:" in model else (model, "", "")
-    path = Path(text)
+    path = _path(text)
     if path.suffix == ".py":
         if not path.is_file():
             raise TorchperfError(f"no file `{path}`", hint="give the path of a model.py")
@@ -67,6 +68,18 @@ def resolve(model: str) -> Source:
         return Source("hub", model)
     configs.path(model)  # raises, with the nearest names
     raise AssertionError(model)
+
+
+def _path(text: str) -> Path:
+    """MODEL as a path; raises TorchperfError where it is none that a system takes, or names a file beyond bounds."""
+    path = Path(text)
+    try:
+        size = path.stat().st_size if path.is_file() else 0
+    except (OSError, ValueError):  # too long, or a character that no name has
+        raise TorchperfError(f"no model is named `{text[:80]}`", hint="`torchperf models` lists the bundled ones") from None
+    if size > MAX_BYTES:
+        raise TorchperfError(f"`{path}` is too large for a model", facts=[("bytes", f"{size:,}, of {MAX_BYTES:,}")])
+    return path
 
 
 def load(model: str | Source, mode: str, sizes: Mapping[str, int], refresh: bool = False) -> tuple[Capture, Graph]:

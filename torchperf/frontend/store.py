@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .. import __version__
+from ..graph.check import MAX_BYTES
 from ..graph.codec import decode, encode
 from ..graph.errors import TorchperfError
 from ..graph.graph import Capture
@@ -64,6 +65,10 @@ def key(*parts: str) -> str:
 def read(path: Path) -> Capture:
     """The capture in a file that the user names."""
     try:
+        if path.stat().st_size > MAX_BYTES:
+            raise TorchperfError(
+                f"`{path}` is too large for a graph", facts=[("bytes", f"{path.stat().st_size:,}, of {MAX_BYTES:,}")]
+            )
         data = path.read_bytes()
     except OSError as error:
         raise TorchperfError(f"cannot read `{path}`", facts=[("reason", error.strerror or str(error))]) from None
@@ -71,21 +76,25 @@ def read(path: Path) -> Capture:
 
 
 def write(path: Path, capture: Capture, files: Mapping[str, str] | None = None) -> None:
-    """Write to a temporary file beside `path`, then rename."""
+    """Write to a temporary file beside `path`, then rename. Raises TorchperfError; nothing half-written stays."""
+    data = encode(capture, files)
+    temporary: str | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise TorchperfError(f"cannot write `{path}`", facts=[("reason", error.strerror or str(error))]) from None
-    try:
         with os.fdopen(handle, "wb") as file:
-            file.write(encode(capture, files))
+            file.write(data)
         os.replace(temporary, path)
-    except OSError as error:
-        raise TorchperfError(f"cannot write `{path}`", facts=[("reason", error.strerror or str(error))]) from None
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        temporary = None
+    except (OSError, ValueError) as error:  # ValueError: a name that holds what none can
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise TorchperfError(
+            f"cannot write `{path}`", facts=[("reason", reason)],
+            hint="name a file in a folder that exists, that you may write to, and that has room",
+        ) from None  # fmt: skip
+    finally:  # an interrupted run too leaves nothing behind
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
 
 
 def digest(name: str) -> str:
@@ -102,12 +111,14 @@ def cached(name: str) -> tuple[Capture, dict[str, str]] | None:
         capture, files = decode((cache_folder() / f"{name}.json").read_bytes())
         if all(digest(name) == sha for name, sha in files.items()):
             return capture, files
-    except (OSError, TorchperfError):
+    except (OSError, RuntimeError, ValueError, TorchperfError):  # RuntimeError: no home folder is known
         pass
     return None
 
 
 def keep(name: str, capture: Capture, files: Mapping[str, str]) -> None:
     """Put an entry into the cache; a folder that cannot be written is no reason to fail."""
-    with contextlib.suppress(TorchperfError):
-        write(cache_folder() / f"{name}.json", capture, files)
+    with contextlib.suppress(OSError, RuntimeError, ValueError, TorchperfError):
+        folder = cache_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder / f"{name}.json", capture, files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .limits import check_config
 from .load import Source
 from .store import digest
 from .subject import Subject
@@ -22,4 +23,6 @@ def subject_of(source: Source) -> tuple[Subject, dict[str, str]]:
     from . import hf
     from .pretrained import hub_config
 
-    return hf.from_config(source.config or hub_config(source.name), source.name), {}
+    config = source.config or hub_config(source.name)
+    check_config(config, source.name)
+    return hf.from_config(config, source.name), {}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...graph.errors import TorchperfError
 from ...graph.graph import Capture
 from .. import store
+from ..limits import check_config
 
 if TYPE_CHECKING:
     from ..subject import Subject
@@ -78,6 +79,7 @@ def _load(spec: ModelSpec, sizes: Mapping[str, int]) -> Capture:
 
 def subject_of(spec: ModelSpec) -> Subject:
     """The module of a spec, on meta, with its inputs."""
+    check_config(spec.contents, spec.name)
     if spec.kind == "transformers":
         from .. import hf
 
