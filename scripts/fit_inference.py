@@ -144,7 +144,8 @@ def report(name: str, lines: Sequence[Line], constants: Parameters, held: Array)
     print(f"{name}: {len(lines)} figures, " + ", ".join(f"{k} {v:.3g}" for k, v in constants.items()))
     print(f"  in sample: {described(errors)}; held out: {described(held)}")
     labels: dict[str, Callable[[Line], str]] = {
-        "metric": lambda x: x.metric, "source": lambda x: x.case.key, "gpu": lambda x: x.case.gpu, "model": lambda x: x.case.model,
+        "metric": lambda x: x.metric, "source": lambda x: x.case.key, "gpu": lambda x: x.case.gpu,
+        "model": lambda x: x.case.model,
     }  # fmt: skip
     for label, of in labels.items():
         for group in sorted({of(x) for x in lines}):

@@ -90,6 +90,8 @@ def estimated(
 def _run(e: Estimate, tokens: float, goodput: float, price: float | None) -> Run:
     if not 0 < goodput <= 1:
         raise TorchperfError(f"`--goodput {goodput:g}` is no share", hint="give a number above 0, at most 1")
+    if not 0 < tokens < math.inf:
+        raise TorchperfError(f"`--tokens {tokens:g}` is no number of tokens", hint="give a number above 0")
     steps = math.ceil(tokens / e.tokens_per_step)
     return Run(tokens, steps, goodput, steps * e.step_time_s / goodput, e.num_gpus, price)
 
@@ -147,8 +149,8 @@ def _check_trains(runtime: Runtime, mode: str) -> None:
         raise TorchperfError(
             f"runtime `{runtime.name}` serves, it does not train",
             facts=[("where", f"{runtime.file}: serving")],
-            hint="choose one that trains, such as eager, compile, fsdp-eager, fsdp-compile or megatron-core; or ask for "
-            "`--mode inference`",
+            hint="choose one that trains, such as eager, compile, fsdp-eager, fsdp-compile or megatron-core; or ask "
+            "for `--mode inference`",
         )
 
 

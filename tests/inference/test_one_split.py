@@ -26,7 +26,8 @@ def _gpt_oss() -> torch.nn.Module:
     return GptOssForCausalLM(
         GptOssConfig(
             num_hidden_layers=LAYERS, hidden_size=2880, intermediate_size=2880, vocab_size=4096,
-            num_attention_heads=64, num_key_value_heads=8, head_dim=64, num_local_experts=8, num_experts_per_tok=2, sliding_window=32,
+            num_attention_heads=64, num_key_value_heads=8, head_dim=64, num_local_experts=8,
+            num_experts_per_tok=2, sliding_window=32,
             layer_types=["sliding_attention", "full_attention"] * 2, max_position_embeddings=4096,
         )
     )  # fmt: skip
@@ -38,7 +39,8 @@ def _deepseek() -> torch.nn.Module:
         DeepseekV2Config(
             num_hidden_layers=LAYERS, hidden_size=2048, intermediate_size=10944, moe_intermediate_size=1408,
             vocab_size=4096, num_attention_heads=16, num_key_value_heads=16, kv_lora_rank=512, q_lora_rank=None,
-            qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1,
+            qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128, n_routed_experts=8,
+            num_experts_per_tok=2, n_shared_experts=1,
             first_k_dense_replace=1, n_group=1, topk_group=1, head_dim=64,
         )
     )  # fmt: skip

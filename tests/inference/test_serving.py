@@ -37,7 +37,7 @@ def engine(chunked: bool = True, budget: int = 2048, token: float = 20e-6, step:
 def test_steady_state_is_what_the_events_come_to(chunked: bool, n: int, prompt: int, answer: int, budget: int) -> None:
     """Rate and latency within a few per cent, also where prompts fill every pass.
 
-    Of 600 random loads 99 % agree within 0.7 % (rate) and 4.2 % (latency); the most, 5 %, where passes begin to be full.
+    Of 600 random loads 99 % agree within 0.7 % (rate) and 4.2 % (latency); the most is 5 %, where passes begin to fill.
     """
     request, machine = Request(prompt, answer), engine(chunked, budget)
     closed, events = steady(machine, request, n), closed_loop(machine, request, n, cycles=10)

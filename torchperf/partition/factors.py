@@ -57,7 +57,7 @@ class Factors:
         return self.values[self.classes.key(block, value)]
 
     def label(self, name: str, shape: Sequence[int]) -> str:
-        """The key in `parameters` of a parameter of that starred name and shape: the name, where no other came first."""
+        """The key in `parameters` of a parameter of that name and shape: the name, where no other came first."""
         known = self.parameters.get(name)
         alike = known is None or [size_of(dim) for dim in known] == list(shape)
         return name if alike else f"{name} {tuple(shape)}"
