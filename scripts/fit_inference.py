@@ -167,6 +167,9 @@ def text_of(text: str, lines: Sequence[Line], constants: Parameters, held: Array
     values = ", ".join(f"{name} = {constants[name]!r}" for name in NAMES if name in constants)
     sources = ", ".join(f"{key} {n}" for key, n in sorted(groups.items()))
     told = f"{len(lines)} figures by source: {sources}; errors of each model under constants fitted on the others"
+    for name, value in constants.items():
+        if value <= 1.05 * LEAST[name] or value >= 0.99 * MOST[name]:
+            told += f"; {name} is at the bound of the fit"
     return head + mark + "\n".join(
         [
             f"parameters = {{ {values} }}", f'rows = "{told}"', f'range = "{_range(lines)}"',
