@@ -28,7 +28,12 @@ def share(percent: int) -> settings:
     )  # fmt: skip
 
 
-CODE = ["__import__('os').system('id')", "!!python/object/apply:os.system ['id']", "cos\nsystem\n(S'id'\ntR.", "{{7*7}}"]
+CODE = [
+    "__import__('os').system('id')",
+    "!!python/object/apply:os.system ['id']",
+    "cos\nsystem\n(S'id'\ntR.",
+    "{{7*7}}",
+]
 NUMBERS = st.sampled_from([0, -1, 1, 2, 3, 7, 2**31, 2**63, -(2**63), 10**40, 10**400, 0.5, -0.0, 1e308, 1e-320])
 EXPRESSIONS = st.sampled_from(
     ["batch", "seq", "batch*seq", "99999999999999999999*seq", "1/3*seq", "2**2**99", "ceil(seq, 0)", "pad(seq, 7)",
@@ -140,9 +145,9 @@ def test_expressions(attempt: Attempt, written: str) -> None:
 
 @share(25)
 @given(st.data())
-def test_texts(one_layer: Capture, attempt: Attempt, data: st.DataObject) -> None:
+def test_texts(one_layer: Callable[[], Capture], attempt: Attempt, data: st.DataObject) -> None:
     """The text form of a graph, with lines dropped, doubled, moved, or cut and mended with something else."""
-    lines = text.show(one_layer).split("\n")
+    lines = text.show(one_layer()).split("\n")
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(lines) - 1))
         cut = data.draw(st.integers(0, len(lines[at])))

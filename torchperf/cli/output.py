@@ -30,7 +30,8 @@ def write(text: str, destination: str) -> None:
             file.write(text if text.endswith("\n") else text + "\n")
         Path(temporary).chmod(_mode(path))
         Path(temporary).replace(path)
-    except OSError as error:
+        temporary = None
+    except (OSError, ValueError) as error:  # ValueError: a name that holds what none can
         raise unwritable(destination, error) from error
     finally:
         if temporary is not None:
@@ -38,9 +39,9 @@ def write(text: str, destination: str) -> None:
                 Path(temporary).unlink()
 
 
-def unwritable(destination: str, error: OSError) -> TorchperfError:
+def unwritable(destination: str, error: OSError | ValueError) -> TorchperfError:
     """What to raise where a file could not be written."""
-    reason = (error.strerror or "unwritable").lower()
+    reason = (getattr(error, "strerror", None) or str(error) or "unwritable").lower()
     hint = "name a file in a folder that exists and that you may write to"
     return TorchperfError(f"cannot write `{destination}`: {reason}", hint=hint)
 

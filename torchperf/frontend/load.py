@@ -76,7 +76,9 @@ def _path(text: str) -> Path:
     try:
         size = path.stat().st_size if path.is_file() else 0
     except (OSError, ValueError):  # too long, or a character that no name has
-        raise TorchperfError(f"no model is named `{text[:80]}`", hint="`torchperf models` lists the bundled ones") from None
+        raise TorchperfError(
+            f"no model is named `{text[:80]}`", hint="`torchperf models` lists the bundled ones"
+        ) from None
     if size > MAX_BYTES:
         raise TorchperfError(f"`{path}` is too large for a model", facts=[("bytes", f"{size:,}, of {MAX_BYTES:,}")])
     return path

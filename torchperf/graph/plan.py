@@ -10,6 +10,7 @@ from .errors import TorchperfError
 AXES = ("tp", "cp", "dp", "pp")  # the fastest first: neighbours of a tensor-parallel group sit in one node
 CP_KINDS = ("ring", "ulysses")
 OFFLOADS = ("none", "optimizer", "params+optimizer")
+MAX_RUNS = 500_000  # of a stage in one step: micro-batches times stages; more takes the scheduler seconds
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "dualpipe")
 REDUCE_DTYPES = ("fp32", "bf16", "fp16")
 
@@ -93,6 +94,13 @@ class Plan:
                 facts=[("micro-batch", str(micro)), ("dp", str(dp))],
                 hint=f"give a multiple of {micro * dp}",
             )
+        runs = batch // (micro * dp) * self.pp * self.virtual_stages
+        if runs > MAX_RUNS:
+            raise TorchperfError(
+                f"`--global-batch {batch}` makes {runs:,} runs of a stage, more than {MAX_RUNS:,}",
+                facts=[("micro-batch", str(micro)), ("dp", str(dp)), ("pp", str(self.pp))],
+                hint="give a smaller `--global-batch`, or a larger `--micro-batch`",
+            )
         schedule = self.schedule or ("interleaved" if self.virtual_stages > 1 else "1f1b")
         zero = self.zero_stage if self.zero_stage >= 0 else 3 * (bool(self.dp_shard) or shards) * (dp * self.cp > 1)
         return replace(
@@ -102,7 +110,8 @@ class Plan:
 
     @property
     def least_gpus(self) -> int:
-        """Devices that the plan needs where their number is not given."""
+        """Devices that the plan needs where their number is not given. Raises TorchperfError for a degree below 1."""
+        self._check_choices()
         return self.tp * self.cp * self.pp * (self.dp or max(self.dp_shard, self._least_dp))
 
     @property
@@ -114,7 +123,7 @@ class Plan:
     def _check_choices(self) -> None:
         for flag, value in (
             ("--tp", self.tp), ("--pp", self.pp), ("--cp", self.cp), ("--ep", self.ep),
-            ("--virtual-stages", self.virtual_stages),
+            ("--virtual-stages", self.virtual_stages), ("--expert-tp", self.expert_tp or 1),
         ):  # fmt: skip
             if value < 1:
                 raise TorchperfError(f"`{flag} {value}`: it must be at least 1")
@@ -130,7 +139,7 @@ class Plan:
                 raise TorchperfError(f"unknown `{flag} {chosen}`", hint=f"one of {', '.join(choices)}")
         if self.zero_stage not in (-1, 0, 1, 2, 3):
             raise TorchperfError(f"`--zero {self.zero_stage}`: it must be 0, 1, 2 or 3")
-        if self.moe_imbalance < 1:
+        if not 1 <= self.moe_imbalance < math.inf:
             raise TorchperfError(f"`--moe-imbalance {self.moe_imbalance}`: the most loaded has at least the mean, 1")
         if self.virtual_stages > 1 and self.pp == 1:
             raise TorchperfError(
@@ -203,7 +212,8 @@ def _mismatch(plan: Plan, num_gpus: int) -> TorchperfError:
 
 
 def _not_dividing(flag: str, value: int, other: str, size: int) -> TorchperfError:
-    legal = [d for d in range(1, size + 1) if size % d == 0]
+    small = [d for d in range(1, min(math.isqrt(size), 10_000) + 1) if size % d == 0]
+    legal = {*small, *(size // d for d in small)}  # all of them, up to a size of 1e8
     near = sorted(legal, key=lambda d: (abs(d - value), d))[:2]
     return TorchperfError(
         f"`{flag} {value}` does not divide {other} = {size}",

@@ -72,8 +72,8 @@ class Record:
         if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
             self.faults.add(self.path(key), f"must be {_KINDS[kind]}, not `{value!r}`")
             return kind()
-        if kind is float and not -sys.float_info.max <= value <= sys.float_info.max and value == value:
-            return math.inf if value > 0 else -math.inf  # a whole number too long for a float, told as one
+        if kind is float and isinstance(value, int) and abs(value) > sys.float_info.max:
+            return math.inf if value > 0 else -math.inf  # too long for a float: told as one that is not finite
         return value
 
     def text(self, key: str, allowed: Collection[str] = ()) -> str:

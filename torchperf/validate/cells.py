@@ -13,8 +13,10 @@ LARGEST = 2**63 - 1
 def whole(text: str, name: str, least: int = 1) -> int:
     """A count, which may be written as `4` or `4.0`. Raises TorchperfError, naming the cell."""
     value = _number(text, name)
-    if value != math.floor(value) or not least <= value <= LARGEST:
-        raise TorchperfError(f"`{name}` is `{text}`: it must be a whole number from {least} to 2**63 - 1")
+    if value < least:
+        raise TorchperfError(f"`{name}` is `{text}`: {'not positive' if least else 'negative'}")
+    if value != math.floor(value) or value > LARGEST:
+        raise TorchperfError(f"`{name}` is `{text}`: not a whole number of 64 bits")
     try:
         return int(text)
     except ValueError:
@@ -24,8 +26,8 @@ def whole(text: str, name: str, least: int = 1) -> int:
 def positive(text: str, name: str) -> float:
     """A measured figure. Raises TorchperfError, naming the cell."""
     value = _number(text, name)
-    if not 0 < value < math.inf:
-        raise TorchperfError(f"`{name}` is `{text}`: it must be above 0")
+    if value <= 0:
+        raise TorchperfError(f"`{name}` is `{text}`: not positive")
     return value
 
 
@@ -33,9 +35,9 @@ def _number(text: str, name: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise TorchperfError(f"`{name}` is `{text[:40]}`: it must be a number") from None
+        value = math.nan
     if not math.isfinite(value):
-        raise TorchperfError(f"`{name}` is `{text[:40]}`: it must be finite")
+        raise TorchperfError(f"a cell is no number and cannot be read: `{name}` is `{text[:40]}`")
     return value
 
 
