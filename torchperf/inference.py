@@ -21,6 +21,7 @@ from .inference_tables import compute_bound, operators, parts, priced_rows, read
 from .pipeline import load_system
 from .rewrite.inference import EXPERTS, PER_TOKEN, formats
 from .serving import Continuous
+from .suggestions_inference import Serving, serving_suggestions
 
 DEFAULT_RUNTIME = "vllm"
 FEWEST = 2  # tokens of a prompt: one alone would be a decode step
@@ -80,11 +81,13 @@ def estimate_inference(
     model: str | Mapping[str, Capture], request: Request, asked: Load, *, gpu: str = "", system: str | None = None,
     num_gpus: int | None = None, precision: InferencePrecision | None = None, plan: InferencePlan | None = None,
     runtime: str = DEFAULT_RUNTIME, power_cap: float | None = None, refresh: bool = False,
+    suggest: bool | None = None,
 ) -> InferenceEstimate:  # fmt: skip
     """What serving `model` costs on devices of `gpu`. Raises TorchperfError.
 
     model   a path, bundled name or hub id as on the command line, or its captures by mode (prefill, decode, extend)
     plan    of one engine; `num_gpus` hold one or more of them
+    suggest price other ways too, for what to change: True, False, or None where it does not fit or is tight
     """
     runs_on = hardware.load_runtime(runtime)
     spread = (plan or InferencePlan()).over(num_gpus)
@@ -92,11 +95,19 @@ def estimate_inference(
     formats(to.weights, to.activations)
     _check(request, asked)
     engines = sum(asked.disaggregated) if asked.disaggregated else 1
-    nodes = load_system(gpu, system, spread.engine_gpus * engines, power_cap)
     bind = Binder(model, refresh)
-    planner = InferencePlanner(bind, nodes, runs_on, to, spread)
-    facts = _facts(bind, request, asked)
-    return _estimate(planner, facts, request, asked)
+
+    def price(way: Serving) -> InferenceEstimate:
+        nodes = load_system(gpu, system, way.plan.engine_gpus * engines, power_cap)
+        planner = InferencePlanner(bind, nodes, runs_on, way.precision, way.plan)
+        load = replace(asked, batch=way.batch, concurrency=way.concurrency)
+        return _estimate(planner, _facts(bind, request, load), request, load)
+
+    own = Serving(to, spread, asked.batch, asked.concurrency, asked.rate is not None, num_gpus is not None)
+    found = price(own)
+    if suggest is False or (suggest is None and found.verdict == "fits"):
+        return found
+    return replace(found, suggestions=serving_suggestions(found, own, price))
 
 
 def _check(request: Request, asked: Load) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import cache, partial
 
 from . import hardware
 from .annotate import works as annotated
@@ -21,7 +23,8 @@ from .local_program import How, whole
 from .rewrite import attention, optimizer, precision, recompute
 from .rewrite import optimizer as rewrite_optimizer
 from .step import Planner, Step
-from .suggestions import suggestions
+from .suggestions import Advisor, PlannerOf, states_alone
+from .suggestions_ways import Way
 
 PLAN_FLAGS = frozenset(field.name for field in fields(Plan)) - {"micro_batch", "recompute"}
 
@@ -32,7 +35,7 @@ def estimate(
     optimizer: str = "adamw", recompute: str = "none", runtime: str = "eager", attention: str = "auto",
     strict: bool = False, refresh: bool = False, power_cap: float | None = None, system: str | None = None,
     tokens: float | None = None, goodput: float = 1.0, price_per_gpu_hour: float | None = None,
-    plan: Plan | None = None, **parallelism: object,
+    plan: Plan | None = None, suggest: bool | None = None, **parallelism: object,
 ) -> Estimate:  # fmt: skip
     """What one step of `model` costs on devices of `gpu`.
 
@@ -46,13 +49,14 @@ def estimate(
     tokens       of a whole run, for its days, GPU-hours and, at `price_per_gpu_hour`, dollars; `goodput` is the share
                  of the time that trains
     plan         a `Plan`; or its fields one by one: tp=8, pp=4, sequence_parallel=True, ...
+    suggest      price other plans too, for what to change: True, False, or None where it does not fit or is tight
     Raises TorchperfError. `strict` refuses operators without a rule.
     """
     return estimated(
         model, gpu=gpu, num_gpus=num_gpus, mode=mode, seq_len=seq_len, micro_batch=micro_batch, precision=precision,
         optimizer=optimizer, recompute=recompute, runtime=runtime, attention=attention, strict=strict, refresh=refresh,
         power_cap=power_cap, system=system, tokens=tokens, goodput=goodput, price_per_gpu_hour=price_per_gpu_hour,
-        plan=plan, **parallelism,
+        plan=plan, suggest=suggest, **parallelism,
     )[0]  # fmt: skip
 
 
@@ -62,7 +66,7 @@ def estimated(
     optimizer: str = "adamw", recompute: str = "none", runtime: str = "eager", attention: str = "auto",
     strict: bool = False, refresh: bool = False, power_cap: float | None = None, system: str | None = None,
     tokens: float | None = None, goodput: float = 1.0, price_per_gpu_hour: float | None = None,
-    plan: Plan | None = None, **parallelism: object,
+    plan: Plan | None = None, suggest: bool | None = None, **parallelism: object,
 ) -> tuple[Estimate, Step]:  # fmt: skip
     """`estimate`, with the priced step that it tells of."""
     rewrite_optimizer.known(optimizer)
@@ -73,7 +77,7 @@ def estimated(
     asked = _plan(plan, recompute, micro_batch, parallelism)
     nodes = load_system(gpu, system, num_gpus or asked.least_gpus, power_cap)
     _check_dtype(nodes.accelerator, precision)
-    graph = bound_graph(model, mode, asked.micro_batch or None, seq_len, refresh)
+    capture, graph = _bound(model, mode, asked.micro_batch or None, seq_len, refresh)
     shards = runs_on.training.parameters == "shard"
     resolved = asked.resolved(num_gpus or 0, graph.size("batch") or 1, shards=shards)
     planner = planner_of(model, graph, mode, nodes, runs_on, How(precision, optimizer, attention))
@@ -84,7 +88,38 @@ def estimated(
     found = answer(graph, whole(graph, planner.how, runs_on), step, attention_flops(graph), setting)
     run = _run(found, tokens, goodput, price_per_gpu_hour) if tokens else None
     known = confidence(mode, nodes.accelerator.name, runs_on.name)
-    return replace(found, suggestions=suggestions(found, planner, setting), run=run, confidence=known), step
+    found = replace(found, run=run, confidence=known)
+    if suggest is False:
+        return found, step
+    way = Way(asked, num_gpus, precision, graph.size("batch") or 1, shards)
+    another = _planners(capture, graph, planner, lambda n: load_system(gpu, system, n, power_cap), resolved)
+    advisor = Advisor(found, step, way, setting, another, strict)
+    return replace(found, suggestions=advisor.suggestions(suggest is True), advice=states_alone(found)), step
+
+
+def _planners(capture: Capture, graph: Graph, planner: Planner, nodes: Callable[[int], System], own: Plan) -> PlannerOf:
+    """Planners of the same model on other GPUs, with another micro-batch or precision; captures nothing anew."""
+    known: dict[tuple[object, ...], Planner] = {}
+
+    def bind(batch: int, length: int | None) -> Graph:
+        sizes = dict(graph.bound or ())
+        sizes.update({name: n for name, n in (("batch", batch), ("seq", length)) if n is not None})
+        return capture.bind(**sizes)
+
+    def another(plan: Plan, precision_name: str) -> Planner:
+        batch = plan.micro_batch
+        system = planner.system if plan.num_gpus == own.num_gpus else nodes(plan.num_gpus)
+        if batch == own.micro_batch and precision_name == planner.how.precision and system == planner.system:
+            return planner
+        _check_dtype(system.accelerator, precision_name)
+        key = (batch, precision_name, system.name, system.num_accelerators)
+        if key not in known:
+            how = replace(planner.how, precision=precision_name)
+            bound = planner.bind if batch == own.micro_batch else cache(partial(bind, batch))
+            known[key] = Planner(bound, planner.seq, system, planner.runtime, how)
+        return known[key]
+
+    return another
 
 
 def _run(e: Estimate, tokens: float, goodput: float, price: float | None) -> Run:
@@ -164,6 +199,13 @@ def bound_graph(
     model: str | Capture, mode: str, micro_batch: int | None, seq_len: int | None, refresh: bool = False
 ) -> Graph:
     """The model's recorded program at the sizes asked for."""
+    return _bound(model, mode, micro_batch, seq_len, refresh)[1]
+
+
+def _bound(
+    model: str | Capture, mode: str, micro_batch: int | None, seq_len: int | None, refresh: bool
+) -> tuple[Capture, Graph]:
+    """The capture, and its graph at these sizes."""
     sizes = {name: size for name, size in (("batch", micro_batch), ("seq", seq_len)) if size is not None}
     if mode not in ("train", "forward"):
         raise TorchperfError(
@@ -177,9 +219,9 @@ def bound_graph(
     if isinstance(model, Capture):
         if model.facts.mode != mode:
             raise TorchperfError(f"the capture is of mode `{model.facts.mode}`", hint=f"capture it with mode `{mode}`")
-        return model.bind(**sizes)
+        return model, model.bind(**sizes)
     capture, graph = load.load(model, mode, sizes, refresh)
-    return graph.bind(**{**dict(capture.facts.sizes), **sizes})
+    return capture, graph.bind(**{**dict(capture.facts.sizes), **sizes})
 
 
 def lower(

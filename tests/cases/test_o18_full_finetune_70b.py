@@ -42,7 +42,7 @@ def test_o18_sixteen_without_recompute(priced) -> None:
     assert answer["verdict"] == "does not fit"
     recomputed = priced(*on(16, "full"))["memory_bytes"]
     assert answer["memory_bytes"]["device"] > 2 * recomputed["device"] > 2 * USABLE
-    advice = " ".join(answer["suggestions"])
+    advice = " ".join(s["text"] for s in answer["suggestions"])
     assert f"under `--recompute full` it does not fit either: {recomputed['device'] / 2**30:.2f} GiB" in advice
     assert "a fused loss saves these" in advice
 
@@ -52,7 +52,7 @@ def test_o18_states_alone(priced) -> None:
     answer = priced(*on(16))
     assert answer["memory_bytes"]["usable"] == pytest.approx(USABLE, rel=1e-3)
     assert -(-16 * PARAMETERS // 85e9) == 14
-    (line,) = (text for text in answer["suggestions"] if text.startswith("states alone"))
+    (line,) = (text for text in answer["advice"] if text.startswith("states alone"))
     assert "would fit on 14 GPUs of 79.20 GiB usable" in line
     assert "with no room for activations" in line
-    assert not any(text.startswith("states alone") for text in priced(*on(32, "full"))["suggestions"])
+    assert not any(text.startswith("states alone") for text in priced(*on(32, "full"))["advice"])

@@ -34,6 +34,7 @@ def test_every_option_reaches_the_pipeline(run, pipeline) -> None:
         "--schedule", "1f1b", "--dp", "8", "--dp-shard", "4", "--zero", "2", "--no-reshard", "--reduce-dtype", "bf16",
         "--cp", "2", "--cp-kind", "ulysses", "--ep", "4", "--expert-tp", "1", "--moe-imbalance", "1.5",
         "--global-batch", "64", "--offload", "optimizer", "--tokens", "1e12", "--goodput", "0.9", "--price", "2.69",
+        "--suggest",
     )  # fmt: skip
     plan = Plan(
         tp=4, tp_plan="hf", sequence_parallel=True, pp=2, pp_split=(3, 5), virtual_stages=1, schedule="1f1b", dp=8,
@@ -43,7 +44,8 @@ def test_every_option_reaches_the_pipeline(run, pipeline) -> None:
     asked = {
         "gpu": "t4", "system": "dgx-h100", "num_gpus": 8, "mode": "forward", "seq_len": 4096, "precision": "fp32",
         "optimizer": "lion", "attention": "unfused", "runtime": "compile", "strict": True, "refresh": True,
-        "power_cap": 330.0, "tokens": 10**12, "goodput": 0.9, "price_per_gpu_hour": 2.69, "plan": plan,
+        "power_cap": 330.0, "tokens": 10**12, "goodput": 0.9, "price_per_gpu_hour": 2.69, "suggest": True,
+        "plan": plan,
     }  # fmt: skip
     assert pipeline.seen == [("estimate", ("tiny",), asked)]
 
@@ -53,7 +55,7 @@ def test_sizes_that_are_not_named_are_left_to_the_pipeline(run, pipeline) -> Non
     asked = {
         "gpu": "t4", "system": None, "num_gpus": None, "mode": "train", "precision": "bf16-mixed", "optimizer": "adamw",
         "attention": "auto", "runtime": "eager", "strict": False, "refresh": False, "power_cap": None, "seq_len": None,
-        "tokens": None, "goodput": 1.0, "price_per_gpu_hour": None, "plan": Plan(),
+        "tokens": None, "goodput": 1.0, "price_per_gpu_hour": None, "suggest": None, "plan": Plan(),
     }  # fmt: skip
     assert pipeline.seen == [("estimate", ("tiny",), asked)]
 

@@ -76,7 +76,7 @@ def estimate() -> Estimate:
         unpriced=(Unpriced("mylib.scan.default", 4, 3 * 2**20, 0.002),),
         guesses=("`mask.all()` taken as true",),
         assumptions=("the sum of the outputs stands in for a loss",),
-        suggestions=("run under `--runtime compile`",),
+        advice=("run under `--runtime compile`",),
         sources=("nvidia_h100_datasheet",),
     )
 

@@ -119,7 +119,7 @@ def test_verdict(estimate: Estimate, verdict: str, peak: int, line: str) -> None
 def test_a_loud_loss_brings_a_hint_and_a_quiet_one_does_not(estimate: Estimate) -> None:
     hint = "- logits and loss take 6.00 GiB, 12.0 % of memory: a fused or chunked cross-entropy"
     assert hint in estimate_table(estimate)
-    assert estimate_dict(estimate)["suggestions"][0].startswith("logits and loss take 6.00 GiB")
+    assert estimate_dict(estimate)["advice"][0].startswith("logits and loss take 6.00 GiB")
     quiet = replace(estimate, memory=replace(estimate.memory, logits_loss=GIB))
     assert "cross-entropy" not in estimate_table(quiet)
     assert "logits and loss           1.00" in estimate_table(quiet)
@@ -216,7 +216,7 @@ def test_json_keys_are_pinned(estimate: Estimate) -> None:
         "tokens_per_s_per_gpu", "tokens_per_s",
         "samples_per_s_per_gpu", "flops", "flops_noncausal", "peak_flops_per_s", "mfu", "hfu",
         "time_by_kind", "time_by_module", "time_by_bound", "top_kernels", "unpriced", "guesses",
-        "assumptions", "suggestions", "sources",
+        "assumptions", "suggestions", "advice", "sources",
     ]  # fmt: skip
 
 

@@ -64,6 +64,10 @@ DOES_NOT_FIT = 1
 @click.option(
     "--trace", "trace_to", metavar="FILE", help="Write one step as a Chrome trace (Perfetto): a row a stage and stream."
 )
+@click.option(
+    "--suggest", is_flag=True, help="Price other plans too, and tell what they save.  [default: only where it does not "
+    "fit, or tightly]",
+)  # fmt: skip
 @click.option("--strict", is_flag=True, help="An op without a rule is an error.")
 @options.refresh
 @options.json_to
@@ -109,6 +113,7 @@ def command(
     from torchperf import pipeline
 
     plan = plan_of(given, micro_batch)
+    given["suggest"] = given["suggest"] or None
     answer, step = pipeline.estimated(model, plan=plan, **given)
     if trace_to:
         from torchperf.report.trace import trace

@@ -16,7 +16,8 @@ from .options import Command, count, positive, share
 DEFAULT_RUNTIME = "vllm"
 SHARED = frozenset(
     {"model", "gpu", "system", "num_gpus", "mode", "precision", "runtime", "tp", "pp", "pp_split", "ep", "power_cap",
-     "refresh", "json_to", "markdown", "strict", "explain_what", "debug"}
+     "refresh", "json_to", "markdown", "strict", "suggest",
+     "explain_what", "debug"}
 )  # fmt: skip
 
 
@@ -127,7 +128,7 @@ def run(
         model, _request(own), _load(own), gpu=given["gpu"], system=given["system"], num_gpus=given["num_gpus"],
         precision=_precision(given, own, explicit), plan=_plan(given, own),
         runtime=given["runtime"] if "runtime" in explicit else DEFAULT_RUNTIME, power_cap=given["power_cap"],
-        refresh=given["refresh"],
+        refresh=given["refresh"], suggest=given["suggest"] or None,
     )  # fmt: skip
     if given["strict"] and answer.unpriced:
         raise TorchperfError(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .confidence import Confidence
 from .plan import Plan
+from .suggestion import Suggestion
 
 ONE_DEVICE = Plan().resolved(1)
 
@@ -154,6 +155,7 @@ class Estimate:
     system              its name, with the devices of a node
     stages              memory of each pipeline rank, in order; () without a pipeline
     confidence          what measured runs tell of step time and memory
+    suggestions         other plans, priced, the best first; `advice`: what is said beside them
     """
 
     model: str
@@ -189,7 +191,8 @@ class Estimate:
     unpriced: tuple[Unpriced, ...] = ()
     guesses: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
-    suggestions: tuple[str, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
+    advice: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     plan: Plan = ONE_DEVICE
     bubble_s: float = 0.0

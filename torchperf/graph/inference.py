@@ -8,6 +8,7 @@ from .confidence import Confidence
 from .errors import TorchperfError
 from .estimate import Share, Unpriced
 from .explanation import Explanation
+from .suggestion import ServingSuggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +245,7 @@ class InferenceEstimate:
     explanation: Explanation | None = None
     prefill_bound_s: float = 0.0
     confidence: tuple[Confidence, ...] = ()
+    suggestions: tuple[ServingSuggestion, ...] = ()
 
     @property
     def num_gpus(self) -> int:

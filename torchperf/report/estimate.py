@@ -10,6 +10,7 @@ from torchperf.graph.plan import Plan
 from . import memory, share, stages, units
 from .confidence import error, of_metric, sentence
 from .section import Section
+from .suggestion import suggested
 
 LISTED = 5  # assumptions, guesses and unpriced ops shown as text; JSON has all
 
@@ -31,18 +32,12 @@ def sections(e: Estimate, *, whole: bool = False) -> list[Section]:
         share.by_kind(e),
         share.by_module(e),
         share.top_kernels(e),
-        bullets("suggestions", suggestions(e), None),
+        bullets("suggestions", suggested(e), None),
         bullets("assumptions", e.assumptions, limit, tight=True),
         bullets("guesses", e.guesses, limit, tight=True),
         unpriced(e, limit),
         Section("", lines=(f"sources: {', '.join(e.sources)}",) if e.sources else (), tight=not whole),
     ]
-
-
-def suggestions(e: Estimate) -> tuple[str, ...]:
-    """What to change: the estimate's own, and the hint about logits where they are large."""
-    hint = memory.loss_hint(e)
-    return (hint, *e.suggestions) if hint else e.suggestions
 
 
 def head(e: Estimate) -> Section:

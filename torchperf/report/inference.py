@@ -9,6 +9,7 @@ from . import units
 from .confidence import error, of_metric, sentence
 from .estimate import bullets
 from .section import Section
+from .suggestion import serving_sentence
 
 OPERATORS, LISTED = 8, 8
 
@@ -24,6 +25,7 @@ def sections(e: InferenceEstimate, *, whole: bool = False) -> list[Section]:
         _passes(e),
         _operators("prefill", e.prefill_ops, whole),
         _operators("decode", e.decode_ops, whole),
+        bullets("suggestions", [serving_sentence(e, s) for s in e.suggestions], None),
         Section("definitions", items=tuple(f"{word}: {meaning}" for word, meaning in e.definitions)),
         bullets("assumptions", e.assumptions, None if whole else LISTED, tight=True),
         bullets("guesses", e.guesses, None if whole else LISTED, tight=True),

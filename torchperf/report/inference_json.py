@@ -10,6 +10,7 @@ from torchperf.graph.inference import Burst, InferenceEstimate, Served, ServingM
 
 from .confidence import confidence_dict
 from .explanation_json import KEY, explanation_dict
+from .suggestion import serving_suggestion_dict
 
 
 def inference_dict(e: InferenceEstimate) -> dict[str, Any]:
@@ -74,6 +75,7 @@ def inference_dict(e: InferenceEstimate) -> dict[str, Any]:
         ],
         "guesses": list(e.guesses),
         "assumptions": list(e.assumptions),
+        "suggestions": [serving_suggestion_dict(e, s) for s in e.suggestions],
         "sources": list(e.sources),
         KEY: None if e.explanation is None else explanation_dict(e.explanation),
     }

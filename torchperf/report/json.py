@@ -12,13 +12,12 @@ from torchperf.graph.runtime import Runtime
 from torchperf.graph.system import Accelerator, System
 
 from .confidence import confidence_dict
-from .memory import loss_hint
 from .record import Hardware, groups
+from .suggestion import advice, suggestion_dict
 
 
 def estimate_dict(e: Estimate) -> dict[str, Any]:
     """Every figure of an estimate; lists are whole."""
-    hint = loss_hint(e)
     return {
         "model": e.model,
         "mode": e.mode,
@@ -68,7 +67,8 @@ def estimate_dict(e: Estimate) -> dict[str, Any]:
         ],
         "guesses": list(e.guesses),
         "assumptions": list(e.assumptions),
-        "suggestions": [*([hint] if hint else []), *e.suggestions],
+        "suggestions": [suggestion_dict(e, s) for s in e.suggestions],
+        "advice": list(advice(e)),
         "sources": list(e.sources),
     }
 
