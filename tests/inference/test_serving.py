@@ -69,7 +69,7 @@ def test_benchmark_clients(chunked: bool, alike: bool, n: int, prompt: int, answ
     found = clients(machine, request, n, 10 * n, alike=alike)
     events = clients_by_events(machine, request, n, 10 * n, shortest=1.0 if alike else 0.8)
     assert found.ttft == pytest.approx(events.ttft, rel=0.4)
-    assert found.ttft >= steady(machine, request, n).ttft * 0.999
+    assert found.ttft >= steady(machine, request, n).ttft * 0.99
 
 
 def test_a_front_is_waited_for_and_keeps_the_engine_less_busy() -> None:
@@ -110,8 +110,9 @@ def test_more_requests_at_once_are_served_faster_together_and_slower_each(chunke
 def test_one_request_alone_is_a_static_batch_of_one(planner, chunked: bool) -> None:
     made = planner("dense", runtime="vllm" if chunked else "fastertransformer")
     request = Request(1000, 100)
-    alone, static = steady(engine_of(made, request, 8192), request, 1), made.generate(1, request)
-    assert alone.ttft == pytest.approx(static.ttft, rel=0.05)  # a scheduler's pass beside a plain prefill
+    machine = engine_of(made, request, 8192)
+    alone, static = steady(machine, request, 1), made.generate(1, request)
+    assert alone.ttft - machine.front == pytest.approx(static.ttft, rel=0.05)  # a scheduler's pass, a plain prefill
     assert alone.tpot == pytest.approx(static.tpot, rel=0.01)
 
 

@@ -7,8 +7,9 @@ chunked       a pass carries a piece of a prompt together with one token of ever
                   latency = N k M + max(d - (N - 1) k, 0) D
               where d < (N - 1) k every pass carries prompts, which share passes up to the budget; beyond it
                   latency = N (new tokens) / budget M
-prompts first a pass of a prompt alone, P seconds, holds up every decoding request:
-                  latency = N P + d D
+prompts first a pass of prompts alone, P seconds, holds up every decoding request; N / d requests are answered a step,
+              and their next prompts go together, g of them, as far as the budget holds:
+                  latency = N / g P(g) + d D
 
 Arrivals at a rate R: Little's law, N = R latency(N); prompts wait for the pass under way and for each other, as in a
 queue with one server, random arrivals and a fixed time of service: r s / (2 (1 - r)), s = k M or P, r = R s.
@@ -116,10 +117,13 @@ def _alone(engine: Engine, request: Request, concurrency: float) -> Served:
 
 
 def _prompts_first(engine: Engine, request: Request, n: float, steps: float, mean_kv: float) -> Served:
-    prompt = engine.mixed(request.input_len - request.known, request.known, 0.0, mean_kv)
-    rest = steps * engine.decode(n, mean_kv) + (n - 1) * prompt if steps else 0.0
+    new = request.input_len - request.known
+    most = max(engine.budget // new, 1)
+    group = min(max(n / steps, 1.0), most, n) if steps else min(most, n)
+    prompt = engine.mixed(round(group * new), request.known, 0.0, mean_kv)
+    rest = steps * engine.decode(n, mean_kv) + (n / group - 1) * prompt if steps else 0.0
     worst = prompt + engine.decode(n, mean_kv)
-    return _served(request, n, prompt, rest, worst, n, n * prompt)
+    return _served(request, n, prompt, rest, worst, n, n / group * prompt)
 
 
 def pieces(engine: Engine, request: Request, decoding: float, mean_kv: float) -> tuple[int, float]:
