@@ -48,7 +48,7 @@ def test_sizes_stay_free(captured, model: str) -> None:
     assert facts.fixed == ""
     assert dict(facts.sizes).keys() == {"batch", "seq"}
     positions = dict(facts.limits)["seq"]
-    assert [graph.facts.ranges for graph in captured(model).graphs] == [
+    assert sorted(graph.facts.ranges for graph in captured(model).graphs) == [
         (("batch", 1, 1, 0), ("seq", 2, positions, 0)),
         (("batch", 2, -1, 0), ("seq", 2, positions, 0)),
     ]
