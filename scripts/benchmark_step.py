@@ -14,6 +14,7 @@ from collections.abc import Callable
 from torchperf import hardware, pipeline
 from torchperf.graph.plan import Plan
 from torchperf.local_program import How
+from torchperf.schedule.pipeline_time import finish
 from torchperf.step import Planner
 
 RUNS = 7
@@ -34,7 +35,12 @@ def planner_for(model: str, seq: int) -> Callable[[], Planner]:
     graph = pipeline.bound_graph(model, "train", 1, seq)
     system, runtime = hardware.load_system("dgx-a100-80gb"), hardware.load_runtime("megatron-2022")
     how = How("fp16-mixed")
-    return lambda: Planner(lambda _: graph, seq, system, runtime, how)
+
+    def make() -> Planner:
+        finish.cache_clear()
+        return Planner(lambda _: graph, seq, system, runtime, how)
+
+    return make
 
 
 def main() -> None:

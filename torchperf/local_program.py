@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .annotate import works as annotated
 from .fuse import fuse
 from .graph.errors import TorchperfError
+from .graph.fold import fold
 from .graph.graph import Graph
 from .graph.plan import Plan
 from .graph.runtime import Runtime
@@ -91,13 +92,24 @@ def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Ru
         program = attention.apply(program, "unfused")
     if to.linear:
         program = narrow_gathers(quantise(program, to, arch or None, sharded=plan.zero_stage == 3), to)
-    program = recompute.apply(program, plan.recompute, _stages(program, plan))
+    if plan.recompute.startswith("full:"):  # layers alike in all else differ there
+        return LocalProgram(_repeated(program, plan, to, runtime, _stages(program, plan)), experts)
+    folded = fold(program)
+    return LocalProgram(folded.unfold(_repeated(folded.graph, plan, to, runtime)), experts)
+
+
+def _repeated(
+    program: Graph, plan: Plan, to: precisions.Precision, runtime: Runtime,
+    stages: tuple[tuple[str, ...], ...] | None = None,
+) -> Graph:  # fmt: skip
+    """The program with what is done to each layer by itself: recomputation, gradient accumulation, kernels."""
+    program = recompute.apply(program, plan.recompute, stages)
     if to.linear:
         shards = plan.dp_shard * plan.cp if plan.zero_stage == 3 and to.gather else 1
         program = shared_casts(program, plan.micro_batches, shards)
-    if plan.zero_stage < 3 and graph.facts.mode == "train":
-        program = optimizer.accumulation(program, training, plan.micro_batches)
-    return LocalProgram(fuse(program, annotated(program), runtime.fused_outside) if runtime.fused else program, experts)
+    if plan.zero_stage < 3 and program.facts.mode == "train":
+        program = optimizer.accumulation(program, runtime.training, plan.micro_batches)
+    return fuse(program, annotated(program), runtime.fused_outside) if runtime.fused else program
 
 
 def _stages(graph: Graph, plan: Plan) -> tuple[tuple[str, ...], ...] | None:

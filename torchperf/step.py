@@ -119,7 +119,7 @@ class Planner:
         rank_of = _ranks(plan)
         ranks = self._ranks_of(plan, local, rank_of, chunks, costs)
         training = self.runtime.training
-        stages = tuple(tuple(self._cost(plan, chunks[c], costs[c]) for c in own) for own in rank_of)
+        stages = self._stages(plan, rank_of, chunks, costs)
         tails = tuple(r.exposed + r.optimizer + r.offload for r in ranks)
         pipeline = Pipeline(
             stages, plan.micro_batches, plan.schedule if plan.pp > 1 else "1f1b", "p2p" in training.overlap,
@@ -194,6 +194,17 @@ class Planner:
         gather = bits(self.to.gather) if self.to.gather else 0
         return Sharding(dense, experts, local.experts, plan.reshard, gather, plan.reduce_dtype)
 
+    def _stages(
+        self, plan: Plan, rank_of: Sequence[Sequence[int]], chunks: Sequence[Chunk], costs: Sequence[ChunkCost]
+    ) -> tuple[tuple[StageCost, ...], ...]:
+        """The chunks of each rank for the schedule; chunks alike are worked out once."""
+        known: dict[tuple[int, ...], StageCost] = {}
+        for chunk, cost in zip(chunks, costs, strict=True):
+            key = _alike(chunk, cost)
+            if key not in known:
+                known[key] = self._cost(plan, chunk, cost)
+        return tuple(tuple(known[_alike(chunks[c], costs[c])] for c in own) for own in rank_of)
+
     def _cost(self, plan: Plan, chunk: Chunk, cost: ChunkCost) -> StageCost:
         """The chunk for the schedule."""
         forward, backward = cost.spent.get("forward", Spent()), cost.spent.get("backward", Spent())
@@ -222,6 +233,11 @@ class Planner:
                     known[key] = self.ends.rank(plan, parameters, local.experts, [costs[c].spent for c in own])
             found.append(known[key])
         return tuple(found)
+
+
+def _alike(chunk: Chunk, cost: ChunkCost) -> tuple[int, ...]:
+    """The same for chunks that cost the same in a schedule."""
+    return (id(cost), len(chunk.layers), max(chunk.sends, chunk.returns))
 
 
 def held(step: Step, rank: int) -> tuple[int, ...]:

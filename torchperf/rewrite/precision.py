@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..graph.dtype import bits
@@ -91,19 +92,22 @@ def apply(graph: Graph, to: Precision) -> Graph:
             a, b = root(segment.storages[source]), root(segment.storages[target])
             if a != b:
                 merged[b] = a
-    segments = tuple(Segment(s.block, s.module, tuple(map(root, s.storages))) for s in graph.segments)
-    return replace(graph, blocks=blocks, segments=segments, facts=_facts(graph.facts, to.compute, root))
+    names = {storage: root(storage) for storage in merged}
+    segments = graph.segments
+    if names:
+        segments = tuple(Segment(s.block, s.module, tuple(names.get(i, i) for i in s.storages)) for s in segments)
+    return replace(graph, blocks=blocks, segments=segments, facts=_facts(graph.facts, to.compute, names))
 
 
-def _facts(facts: Facts, dtype: str, root: object) -> Facts:
-    def changed(parameter: Parameter) -> Parameter:
-        return replace(parameter, dtype=dtype) if parameter.dtype == "bf16" else parameter
+def _facts(facts: Facts, dtype: str, names: Mapping[int, int]) -> Facts:
+    def changed(p: Parameter) -> Parameter:
+        return p if p.dtype != "bf16" else Parameter(p.names, p.shape, dtype, p.trainable, p.storage, p.gradient)
 
     return replace(
         facts,
         parameters=tuple(map(changed, facts.parameters)),
         buffers=tuple(map(changed, facts.buffers)),
-        outputs=tuple(root(o) for o in facts.outputs),  # type: ignore[operator]
+        outputs=tuple(names.get(o, o) for o in facts.outputs),
     )
 
 

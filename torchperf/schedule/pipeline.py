@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..graph.errors import TorchperfError
 from .pipeline_flow import Stage, gpipe_finish
@@ -82,7 +83,7 @@ class Pipeline:
                 raise TorchperfError(f"`{name}` has {len(seconds)} values for {self.ranks} ranks")
             for value in seconds:
                 _check_seconds(name, value)
-        order(self.schedule, 0, self.ranks, self.micro_batches, self.chunks)
+        _check_order(self.schedule, self.ranks, self.micro_batches, self.chunks)
 
     @property
     def ranks(self) -> int:
@@ -150,7 +151,8 @@ def _walked(pipeline: Pipeline) -> float:
             for r, (cost,) in enumerate(pipeline.stages)
         ]
         return gpipe_finish(stages, pipeline.micro_batches, pipeline.overlap_p2p)
-    return finish(pipeline.schedule, pipeline.micro_batches, _costs(pipeline))
+    ends = finish(pipeline.schedule, pipeline.micro_batches, _costs(pipeline))
+    return max(end + pipeline.finale(r) for r, end in enumerate(ends))
 
 
 def _costs(pipeline: Pipeline) -> Costs:
@@ -160,8 +162,13 @@ def _costs(pipeline: Pipeline) -> Costs:
         send=tuple(tuple(cost.send for cost in rank) for rank in pipeline.stages),
         overlap=pipeline.overlap_p2p,
         head=tuple(map(pipeline.begin, range(pipeline.ranks))),
-        tail=tuple(map(pipeline.finale, range(pipeline.ranks))),
     )
+
+
+@lru_cache(maxsize=1024)
+def _check_order(schedule: str, ranks: int, micro_batches: int, chunks: int) -> None:
+    """Raise TorchperfError where the schedule cannot run these numbers."""
+    order(schedule, 0, ranks, micro_batches, chunks)
 
 
 def _check_seconds(name: str, value: float) -> None:

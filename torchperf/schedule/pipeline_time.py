@@ -1,4 +1,4 @@
-"""When the last rank of a pipeline ends: a longest path, level by level, and the steady state in one step."""
+"""When the ranks of a pipeline end: a longest path, level by level, and the steady state in one step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +20,17 @@ _SAME = 1e-9  # of the step: two ends a period apart that differ by less are tak
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds: of each action [rank][chunk][kind], of a transfer on [rank][chunk] to the next stage, head and tail."""
+    """Seconds: of each action [rank][chunk][kind], of a transfer on [rank][chunk] to the next stage, of the head."""
 
     seconds: tuple[tuple[tuple[float, ...], ...], ...]
     send: tuple[tuple[float, ...], ...]
     overlap: bool
     head: tuple[float, ...]
-    tail: tuple[float, ...]
 
 
-def finish(schedule: str, micro_batches: int, costs: Costs) -> float:
-    """When the last rank ends, in seconds.
+@lru_cache(maxsize=1024)  # plans that differ in their replicas differ in their tails alone
+def finish(schedule: str, micro_batches: int, costs: Costs) -> tuple[float, ...]:
+    """When each rank ends, before its tail, in seconds.
 
     Fewer micro-batches are walked than there are, where the ends at the cuts prove the rest to be repetitions.
     """
@@ -44,10 +45,11 @@ def finish(schedule: str, micro_batches: int, costs: Costs) -> float:
         end = walk(graph, costs, sent)
         last = _last(graph, end, costs, sent)
         grown = [end[nodes] - end[before] for nodes, before in cuts.cuts]
-        if all(float(np.ptp(g)) <= _SAME * last for g in grown):
-            return last + (micro_batches - fewer) // step * sum(float(np.mean(g)) for g in grown)
+        if all(float(np.ptp(g)) <= _SAME * float(np.max(last)) for g in grown):
+            later = (micro_batches - fewer) // step * sum(float(np.mean(g)) for g in grown)
+            return tuple((last + later).tolist())
     graph = levels(schedule, ranks, micro_batches, chunks, links)
-    return _last(graph, walk(graph, costs, sent), costs, sent)
+    return tuple(_last(graph, walk(graph, costs, sent), costs, sent).tolist())
 
 
 def _fewer(schedule: str, ranks: int, micro_batches: int, links: bool) -> Iterator[tuple[int, int]]:
@@ -107,8 +109,9 @@ def walk(graph: Levels, costs: Costs, sent: Floats) -> Floats:
     return end
 
 
-def _last(graph: Levels, end: Floats, costs: Costs, sent: Floats) -> float:
-    """When the last rank has done its tail. Without overlap it begins when the last transfer is through."""
+def _last(graph: Levels, end: Floats, costs: Costs, sent: Floats) -> Floats:
+    """When each rank has done its last action. Without overlap its tail begins when the last transfer is through."""
     last = graph.last
     held = 0.0 if costs.overlap else sent[graph.rank[last], graph.chunk[last], graph.kind[last]]
-    return float(np.max(end[last] + held + np.array(costs.tail)))
+    ends: Floats = end[last] + held
+    return ends
