@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..graph.graph import Graph
+from ..graph.graph import Block, Graph
 from ..graph.work import Work
 
 _STATIC = frozenset({"param", "buffer", "grad", "cache", "state"})
@@ -58,6 +58,7 @@ def head_start(graph: Graph, works: Sequence[Sequence[Work]]) -> tuple[int, int]
 def lives(graph: Graph, works: Sequence[Sequence[Work]]) -> dict[int, Life]:
     """The life of every storage that is not there for the whole step, by its id in the program."""
     touches = [_touches(graph, b) for b in range(len(graph.blocks))]
+    elsewhere = [_summed_elsewhere(block) for block in graph.blocks]
     phases = [block.phase for block in graph.blocks]
     head = head_start(graph, works)
     end = len(graph.segments) - 1
@@ -74,6 +75,8 @@ def lives(graph: Graph, works: Sequence[Sequence[Work]]) -> dict[int, Life]:
         for slot, storage in enumerate(segment.storages):
             kind = block.storages[slot].kind
             if kind in _STATIC or slot not in touches[segment.block]:
+                continue
+            if storage not in birth and slot in elsewhere[segment.block]:
                 continue
             first, last = touches[segment.block][slot]
             if kind == "gathered":
@@ -105,6 +108,20 @@ def _touches(graph: Graph, b: int) -> dict[int, tuple[int, int]]:
             first.setdefault(value.slot, i)
             last[value.slot] = i
     return {slot: (first[slot], last[slot]) for slot in first}
+
+
+def _summed_elsewhere(block: Block) -> frozenset[int]:
+    """Slots of the gradient of a tied parameter's other use, which nothing here makes: where that use is on another
+    stage of a pipeline, the two are summed by an all-reduce once a step and never sent."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    for op in block.ops:
+        sums = {value.shape for value in op.outputs if block.storages[value.slot].kind == "grad"}
+        for value in op.inputs:
+            if value.slot not in seen and value.shape in sums and block.storages[value.slot].kind == "activation":
+                found.add(value.slot)
+        seen.update(value.slot for value in (*op.inputs, *op.outputs))
+    return frozenset(found)
 
 
 def peak(graph: Graph, works: Sequence[Sequence[Work]]) -> Peak:

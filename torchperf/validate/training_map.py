@@ -61,7 +61,9 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     precisions  the row's word for precision -> ours
     formula     what turns TFLOP/s or MFU into seconds; `peak` is the TFLOP/s that an MFU is of
     memory      allocated | reserved | device | none: measured of something that we do not build
+    memory_of   first | last: the pipeline stage whose memory was read; otherwise the most loaded one
     embedding_in_split  the layers are split as if embedding and head were one more layer each
+    split_by_cost  layers go to the stages by products of layers and head, as nanotron's build_model deals them out
     skip        why these rows are not built
     untimed     why their time says nothing
     assumes     what is assumed, told with the row
@@ -88,7 +90,9 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     formula: str = ""
     peak: float = 0.0
     memory: str = ""
+    memory_of: str = ""
     embedding_in_split: bool | None = None
+    split_by_cost: bool | None = None
     network: str = ""
     nics_per_node: float = 0.0
     skip: str = ""
@@ -115,6 +119,8 @@ class TrainingMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 faults.append(f"settings[{i}].formula: no `{setting.formula}`, one of {', '.join(FORMULAS)}")
             if setting.memory not in ("", "allocated", "reserved", "device", "none"):
                 faults.append(f"settings[{i}].memory: `{setting.memory}` is not allocated, reserved, device or none")
+            if setting.memory_of not in ("", "first", "last"):
+                faults.append(f"settings[{i}].memory_of: `{setting.memory_of}` is not first or last")
             if setting.attention not in ("", "auto", "flash", "unfused"):
                 faults.append(f"settings[{i}].attention: `{setting.attention}` is not auto, flash or unfused")
         return faults

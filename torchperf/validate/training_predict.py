@@ -10,7 +10,7 @@ from ..frontend.modules.spec import capture_of
 from ..graph.system import System
 from ..local_program import How
 from ..price.roofline import roofline
-from ..rank_memory import most_loaded
+from ..rank_memory import most_loaded, rank_memory
 from ..rewrite.precision import precision
 from ..step import Planner
 from .training_rows import TrainingCase
@@ -49,7 +49,9 @@ class Predictor:
         planner = self._planner_of(case)
         step = planner.step(case.plan)
         runtime, device = planner.runtime, planner.system.accelerator
-        used = most_loaded(step, precision(case.precision), case.optimizer, runtime, device.memory.usable.value)
+        how = (precision(case.precision), case.optimizer, runtime, device.memory.usable.value)
+        stage = {"first": 0, "last": len(step.rank_of) - 1}.get(case.memory_of)
+        used = most_loaded(step, *how) if stage is None else rank_memory(step, stage, *how)
         reserved = used.peak * (1 + runtime.allocator_fraction.value)
         plain = sum(count * roofline(work, device) for count, _, work, _ in step.rows)
         return Prediction(step.seconds, used.peak, reserved, used.device, plain)

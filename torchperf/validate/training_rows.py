@@ -14,7 +14,7 @@ from ..graph.errors import TorchperfError
 from ..graph.plan import Plan
 from ..graph.validation import Skipped
 from .cells import positive, whole
-from .training_formulas import FORMULAS
+from .training_formulas import FORMULAS, Dims
 from .training_map import Gpu, Setting, TrainingMap
 from .training_models import dims_of, model_of, num_layers
 
@@ -62,7 +62,7 @@ class TrainingCase:
     system          of the database; `network` and `nics_per_node` where the run had another network than it
     memory_kind     allocated | reserved | device
     step_time_s     measured; None where the row measured none, or its clock says nothing of the model
-    memory_bytes    measured, of the most loaded rank that was asked
+    memory_bytes    measured, of `memory_of`: the first or last stage of a pipeline, or the most loaded one
     spec            A: nothing guessed, B: a secondary knob is, C: a primary one
     assumptions     what the source does not state
     """
@@ -87,6 +87,7 @@ class TrainingCase:
     step_time_s: float | None
     memory_bytes: float | None
     memory_kind: str
+    memory_of: str
     assumptions: tuple[str, ...]
 
 
@@ -160,6 +161,7 @@ def _case(row: TrainingRow, known: TrainingMap) -> TrainingCase:
         step_time_s=None if row.last("untimed") else step_time(row, model),
         memory_bytes=None if gib is None else gib * GIB,
         memory_kind=kind,
+        memory_of=row.last("memory_of"),
         assumptions=tuple(text for s in row.settings for text in s.assumes),
     )
 
@@ -188,6 +190,8 @@ def plan_of(row: TrainingRow, model: ModelSpec) -> Plan:
     split = next((s.embedding_in_split for s in reversed(row.settings) if s.embedding_in_split is not None), False)
     if split and plan.pp > 1 and not plan.pp_split:
         return replace(plan, pp_split=split_with_ends(num_layers(model), plan.pp * plan.virtual_stages))
+    if plan.pp > 1 and any(s.split_by_cost for s in row.settings):
+        return replace(plan, pp_split=split_by_cost(dims_of(model, 1, 1), plan.pp))
     return plan
 
 
@@ -197,6 +201,21 @@ def split_with_ends(layers: int, stages: int) -> tuple[int, ...]:
     if left or stages == 1:
         return ()
     return (share - 1, *([share] * (stages - 2)), share - 1)
+
+
+def split_by_cost(dims: Dims, stages: int) -> tuple[int, ...]:
+    """Layers of each stage where a block joins the stage at hand until their sum of products passes its even share.
+
+    A layer counts 4 heads head_dim hidden + 3 ffn hidden, the head vocab hidden, the embedding nothing.
+    Source: huggingface/nanotron, models/base.py (build_model) and models/llama.py (get_block_compute_costs)
+    """
+    layer = 4 * dims.heads * dims.head_dim * dims.hidden + 3 * dims.ffn * dims.hidden
+    share = (dims.layers * layer + dims.vocab * dims.hidden) / stages
+    sizes, stage = [0] * stages, 0
+    for done in range(1, dims.layers + 1):
+        sizes[stage] += 1
+        stage += stage < stages - 1 and done * layer > (stage + 1) * share
+    return tuple(sizes)
 
 
 def step_time(row: TrainingRow, model: ModelSpec) -> float | None:
