@@ -112,7 +112,8 @@ class Planner:
         return precisions.precision(self.how.precision)
 
     def step(self, plan: Plan) -> Step:
-        """The step under a resolved plan. Raises TorchperfError where it is not legal."""
+        """The step under a resolved plan, as the runtime runs it. Raises TorchperfError where it is not legal."""
+        plan = self.runtime.training.runs(plan)
         local = self._local(plan)
         chunks = self._split(local, plan)
         costs = tuple(self._chunk(local, chunk, plan) for chunk in chunks)

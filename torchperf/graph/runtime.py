@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .inference_runtime import Serving
+from .plan import Plan
 from .system import Sourced
 
 
@@ -26,6 +27,7 @@ class Training:
     overlap_slowdown  share of the hidden communication time that compute loses to it
     bucket            bytes of gradients that one collective carries
     layer_overhead    host seconds a layer and pass that nothing hides; None without
+    pipeline_whole    ZeRO 3 under a pipeline: weights stay gathered and gradients whole until the step's last micro-batch
     pace              (architecture, times): how much longer kernels take in a step than alone; 1 where none is named
     """
 
@@ -40,7 +42,18 @@ class Training:
     overlap_slowdown: Sourced
     bucket: Sourced
     layer_overhead: Sourced | None = None
+    pipeline_whole: bool = False
     pace: tuple[tuple[str, Sourced], ...] = ()
+
+    def runs(self, plan: Plan) -> Plan:
+        """The plan as it runs. Weights and gradients that stay whole all through a step are held as under ZeRO 1.
+
+        Source: pytorch/torchtitan, apply_fsdp (no reshard after forward under a pipeline); PyTorch,
+        torch/distributed/pipelining/stage.py, backward_maybe_with_nosync (neither reshard nor gradient sync before the
+        last backward) and fsdp/_fully_shard (`unsharded_accumulated_grad`, in the reduce dtype)
+        """
+        whole = self.pipeline_whole and plan.pp > 1 and plan.zero_stage == 3
+        return replace(plan, zero_stage=1) if whole else plan
 
     def slower(self, architecture: str) -> float:
         """How much longer kernels take in a step on that architecture than alone."""

@@ -214,6 +214,7 @@ def _training(record: Record) -> Training:
         overlap_slowdown=record.sourced("overlap_slowdown", SHARE, "per_process", condition=True),
         bucket=record.sourced("bucket", BYTES, "per_op", condition=True),
         layer_overhead=record.optional("layer_overhead", DURATION, "per_op"),
+        pipeline_whole=record.has("pipeline_whole") and record.flag("pipeline_whole"),
         pace=tuple(_by_architecture(record.table("pace", optional=True))),
     )
 
