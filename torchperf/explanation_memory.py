@@ -9,6 +9,7 @@ from .graph.dtype import bits, nbytes
 from .graph.estimate import Memory
 from .graph.explanation import Line, filled
 from .graph.graph import Parameter
+from .graph.runtime import Runtime
 from .partition.replicas import groups
 from .rewrite import optimizer
 from .rewrite.precision import precision
@@ -23,7 +24,8 @@ def memory(m: Memory, step: Step) -> Line:
     """What the device shows as used: the allocated at the peak, row by row, and the reserve. Bytes."""
     rank = _rank(m, step)
     alive = _alive(step, rank)
-    reserve = step.runtime.reserve.value
+    reserve, fraction = step.runtime.reserve.value, step.runtime.allocator_fraction.value
+    flat = m.reserve - round(reserve + fraction * m.peak)
     rows = [
         *_states(m, step, rank),
         Line("buffers", m.buffers, "B"),
@@ -33,14 +35,20 @@ def memory(m: Memory, step: Step) -> Line:
                                 ("temporary", "temporary"), ("gathered parameters", "gathered"))
         ),
         Line(
-            "framework reserve", m.reserve, "B", formula="reserve + allocator_fraction peak",
-            inputs=(("reserve", reserve), ("allocator_fraction", step.runtime.allocator_fraction.value),
-                    ("peak", float(m.peak))),
-            records=tuple(f"{step.runtime.name}: {key}" for key in ("reserve", "allocator_fraction")),
+            "framework reserve", m.reserve, "B",
+            formula="reserve + allocator_fraction peak" + (" + flat buffers of the step" if flat else ""),
+            inputs=(("reserve", reserve), ("allocator_fraction", fraction), ("peak", float(m.peak)),
+                    *([("flat buffers of the step", float(flat))] if flat else [])),
+            records=tuple(f"{step.runtime.name}: {key}" for key in _reserve_records(step.runtime)),
         ),
     ]  # fmt: skip
     usable = Line("usable", m.usable, "B", records=("memory.usable",), note="not in the sum")
     return Line("memory", m.device, "B", tuple(row for row in rows if row.value), note=m.peak_at, behind=(usable,))
+
+
+def _reserve_records(runtime: Runtime) -> Iterable[str]:
+    yield from ("reserve", "allocator_fraction")
+    yield from (f"training.{key}" for key in ("step_copies", "step_buffer") if getattr(runtime.training, key))
 
 
 def _rank(m: Memory, step: Step) -> int:
@@ -54,7 +62,6 @@ def _states(m: Memory, step: Step, rank: int) -> list[Line]:
     plan, to, training = step.plan, precision(step.how.precision), step.runtime.training
     train = step.local.graph.facts.mode == "train"
     masters = train and training.parameters == "shard" and plan.zero_stage == 3 and bool(to.master)
-    wide = training.gradients == "fp32"
     parts: dict[str, list[Line]] = {"parameters": [], "gradients": [], "optimizer states": []}
     for experts in (False, True):
         own = [p for p in step.ranks[rank].parameters if (p.names[0] in step.local.experts) == experts]
@@ -68,7 +75,7 @@ def _states(m: Memory, step: Step, rank: int) -> list[Line]:
             continue
         trained = [p for p in own if p.trained]
         parts["gradients"] += _shared(
-            trained, lambda p: 4 * p.numel if wide else nbytes(p.numel, p.dtype), of,
+            trained, lambda p: round(training.gradient_bytes(bits(p.dtype) / 8) * p.numel), of,
             shard if plan.zero_stage >= 2 else 1,
         )  # fmt: skip
         ranks, numel = state_ranks(plan, experts), sum(p.numel for p in trained)

@@ -8,7 +8,7 @@ from .graph.dtype import bits, nbytes
 from .graph.estimate import Memory
 from .graph.graph import Parameter
 from .graph.plan import Plan
-from .graph.runtime import Runtime
+from .graph.runtime import Runtime, Training
 from .partition.replicas import groups
 from .rewrite import optimizer
 from .rewrite.precision import Precision
@@ -18,12 +18,16 @@ from .step_ends import state_ranks
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """Bytes that a rank keeps for the whole step; `rows` are bytes of a parameter, before sharding."""
+    """Bytes that a rank keeps for the whole step; `rows` are bytes of a parameter, before sharding.
+
+    flat   bytes of the buffers that the runtime makes once a step, to reduce gradients and to step
+    """
 
     parameters: float
     gradients: float
     optimizer: float
     rows: tuple[tuple[str, float], ...]
+    flat: float = 0.0
 
 
 def most_loaded(step: Step, to: Precision, optimizer_name: str, runtime: Runtime, usable: float) -> Memory:
@@ -46,7 +50,11 @@ def stage_memory(
 
 
 def rank_memory(step: Step, rank: int, to: Precision, optimizer_name: str, runtime: Runtime, usable: float) -> Memory:
-    """Memory of one pipeline rank. States once; activations of every micro-batch under way; what one more needs."""
+    """Memory of one pipeline rank. States once; activations of every micro-batch under way; what one more needs.
+
+    The flat buffers of the step are part of the reserve: each is longer than the blocks that backward gives back, so
+    the allocator asks the driver for it, and keeps both. Source: PyTorch docs, CUDA semantics, memory management
+    """
     facts, plan = step.local.graph.facts, step.plan
     states = _states(step, rank, to, optimizer_name, runtime)
     own = step.rank_of[rank]
@@ -64,7 +72,7 @@ def rank_memory(step: Step, rank: int, to: Precision, optimizer_name: str, runti
     return Memory(
         parameters=round(near.parameters), buffers=buffers, gradients=round(near.gradients),
         optimizer=round(near.optimizer), activations=activations, logits_loss=loss, temporary=top.temporary,
-        gathered=top.gathered, reserve=round(runtime.reserve.value + runtime.allocator_fraction.value * peak),
+        gathered=top.gathered, reserve=round(runtime.reserve.value + runtime.allocator_fraction.value * peak + states.flat),
         peak=peak, usable=int(usable), peak_at=_where(top.module, top.phase, rank, plan.pp),
         bytes_per_parameter=states.rows, host=round(host), in_flight=sum(counts),
     )  # fmt: skip
@@ -84,8 +92,8 @@ def _offloaded(states: _States, plan: Plan, layers: int) -> tuple[_States, float
     if plan.offload == "params+optimizer":
         parameters, host = parameters * min(1.0, 2 / max(1, layers)), host + parameters
     if plan.zero_stage < 2:
-        return _States(parameters, states.gradients, 0.0, states.rows), host
-    return _States(parameters, 0.0, 0.0, states.rows), host + states.gradients
+        return _States(parameters, states.gradients, 0.0, states.rows, states.flat), host
+    return _States(parameters, 0.0, 0.0, states.rows, states.flat), host + states.gradients
 
 
 def _where(module: str, phase: str, rank: int, pp: int) -> str:
@@ -100,9 +108,10 @@ def _states(step: Step, rank: int, to: Precision, optimizer_name: str, runtime: 
     if not train:
         total = sum(nbytes(p.numel, p.dtype) for p in parameters)
         return _States(total, 0.0, 0.0, ((f"weights {to.compute}", bits(to.compute) / 8),))
-    wide = runtime.training.gradients == "fp32"
-    masters = runtime.training.parameters == "shard" and plan.zero_stage == 3 and to.master
+    training = runtime.training
+    masters = training.parameters == "shard" and plan.zero_stage == 3 and to.master
     weights = gradients = states = 0.0
+    flat = training.step_buffer.value if training.step_buffer else 0.0
     rows: tuple[tuple[str, float], ...] = ()
     for experts in (False, True):
         own = [p for p in parameters if (p.names[0] in step.local.experts) == experts]
@@ -111,19 +120,25 @@ def _states(step: Step, rank: int, to: Precision, optimizer_name: str, runtime: 
         own_rows = [row for row in kept.rows if not (masters and row[0].startswith("master"))]
         spare = 4 * sum(p.numel for p in own if p.trained) if masters else 0
         weights += sum(_weight(p, masters) for p in own) / (shard if plan.zero_stage == 3 else 1)
-        gradients += sum(_gradient(p, wide) for p in own) / (shard if plan.zero_stage >= 2 else 1)
+        gradients += sum(_gradient(p, training) for p in own) / (shard if plan.zero_stage >= 2 else 1)
+        if training.step_copies:
+            flat += training.step_copies.value * sum(p.numel for p in own if p.trained) / state_ranks(plan, experts)
         states += (kept.nbytes - spare) / state_ranks(plan, experts)
         if own:
             what = "weights fp32" if masters else f"weights {to.compute}"
-            width = 4.0 if wide else bits(to.compute) / 8
-            grad = f"gradients {'fp32' if wide else to.compute}"
+            width = training.gradient_bytes(bits(to.compute) / 8)
+            grad = f"gradients {_gradient_dtype(training, to)}"
             rows = rows or ((what, 4.0 if masters else bits(to.compute) / 8), (grad, width), *own_rows)
-    return _States(weights, gradients, states, rows)
+    return _States(weights, gradients, states, rows, flat)
+
+
+def _gradient_dtype(training: Training, to: Precision) -> str:
+    return {"parameter": to.compute, "fp32": "fp32", "both": f"fp32 and {to.compute}"}[training.gradients]
 
 
 def _weight(p: Parameter, masters: bool) -> int:
     return 4 * p.numel if masters and p.trained else nbytes(p.numel, p.dtype)
 
 
-def _gradient(p: Parameter, wide: bool) -> int:
-    return (4 * p.numel if wide else nbytes(p.numel, p.dtype)) if p.trained else 0
+def _gradient(p: Parameter, training: Training) -> float:
+    return training.gradient_bytes(nbytes(p.numel, p.dtype) / p.numel) * p.numel if p.trained and p.numel else 0.0

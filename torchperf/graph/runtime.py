@@ -13,7 +13,8 @@ from .system import Sourced
 class Training:
     """How a runtime trains.
 
-    gradients         dtype they are kept in between micro-batches: `parameter` or `fp32`
+    gradients         dtype they are kept in between micro-batches: `parameter`, `fp32`, or `both`: summed in fp32, the
+                      last micro-batch's in the weights' dtype until the next backward
     accumulation      `fused` into the product that makes them, or a `separate` addition
     parameters        `copy`: 16-bit weights beside fp32 masters; `shard`: the fp32 shards are the masters, cast as
                       they are gathered (with ZeRO 3)
@@ -28,6 +29,9 @@ class Training:
     bucket            bytes of gradients that one collective carries
     layer_overhead    host seconds a layer and pass that nothing hides; None without
     pipeline_whole    ZeRO 3 under a pipeline: weights stay gathered and gradients whole until the step's last micro-batch
+    step_copies       bytes of a parameter that the optimizer's step copies into flat buffers, of this rank's share; None
+                      where it works on the gradients in place
+    step_buffer       bytes of the flat buffer that gradients are reduced through once a step; None without
     pace              (architecture, times): how much longer kernels take in a step than alone; 1 where none is named
     """
 
@@ -43,7 +47,18 @@ class Training:
     bucket: Sourced
     layer_overhead: Sourced | None = None
     pipeline_whole: bool = False
+    step_copies: Sourced | None = None
+    step_buffer: Sourced | None = None
     pace: tuple[tuple[str, Sourced], ...] = ()
+
+    def gradient_bytes(self, weight: float) -> float:
+        """Bytes of a parameter's gradient that last through a step, for `weight` bytes of its weight."""
+        return {"parameter": weight, "fp32": 4.0, "both": 4.0 + weight}[self.gradients]
+
+    @property
+    def wide(self) -> bool:
+        """Whether gradients are summed in fp32."""
+        return self.gradients != "parameter"
 
     def runs(self, plan: Plan) -> Plan:
         """The plan as it runs. Weights and gradients that stay whole all through a step are held as under ZeRO 1.

@@ -203,7 +203,7 @@ def _serving(record: Record) -> Serving:
 
 def _training(record: Record) -> Training:
     return Training(
-        gradients=record.text("gradients", ("parameter", "fp32")),
+        gradients=record.text("gradients", ("parameter", "fp32", "both")),
         accumulation=record.text("accumulation", ("fused", "separate")),
         parameters=record.text("parameters", ("copy", "shard")),
         passes=record.texts("passes", PASSES),
@@ -215,6 +215,8 @@ def _training(record: Record) -> Training:
         bucket=record.sourced("bucket", BYTES, "per_op", condition=True),
         layer_overhead=record.optional("layer_overhead", DURATION, "per_op"),
         pipeline_whole=record.has("pipeline_whole") and record.flag("pipeline_whole"),
+        step_copies=record.optional("step_copies", BYTES, "per_process"),
+        step_buffer=record.optional("step_buffer", BYTES, "per_process"),
         pace=tuple(_by_architecture(record.table("pace", optional=True))),
     )
 

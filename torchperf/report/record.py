@@ -63,8 +63,9 @@ def _runtime(r: Runtime) -> Iterator[Row]:
         yield from ((f"{key}.forward", kernel.forward), (f"{key}.backward", kernel.backward))
     for architecture, pace in r.training.pace:
         yield f"training.pace.{architecture.lower().replace(' ', '-')}", pace
-    if r.training.layer_overhead:
-        yield "training.layer_overhead", r.training.layer_overhead
+    for key in ("layer_overhead", "step_copies", "step_buffer"):
+        if (value := getattr(r.training, key)) is not None:
+            yield f"training.{key}", value
 
 
 def _interconnect(link: Interconnect) -> Iterator[Row]:

@@ -103,7 +103,7 @@ def passes(
     ops = []
     for dtype, count in sorted(numel.items()):
         weight = bits(dtype) // 8
-        gradient = 4 if training.gradients == "fp32" else weight
+        gradient = 4 if training.wide else weight
         written = weight if masters and "copy" not in training.passes else 0
         own = 0 if to.master else weight  # the weight itself is what is updated
         table = {
@@ -135,7 +135,7 @@ def accumulation(graph: Graph, training: Training, micro_batches: int) -> Graph:
     fused      the product that makes a gradient adds to the fp32 buffer: it reads 4 and writes 4 where it wrote w
     separate   a kernel of its own reads both and writes the sum; none for a single micro-batch in the weights' dtype
     """
-    wide = training.gradients == "fp32"
+    wide = training.wide
     if training.accumulation == "separate" and micro_batches == 1 and not wide:
         return graph
     blocks = []

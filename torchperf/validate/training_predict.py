@@ -52,7 +52,7 @@ class Predictor:
         how = (precision(case.precision), case.optimizer, runtime, device.memory.usable.value)
         stage = {"first": 0, "last": len(step.rank_of) - 1}.get(case.memory_of)
         used = most_loaded(step, *how) if stage is None else rank_memory(step, stage, *how)
-        reserved = used.peak * (1 + runtime.allocator_fraction.value)
+        reserved = used.device - runtime.reserve.value
         plain = sum(count * roofline(work, device) for count, _, work, _ in step.rows)
         return Prediction(step.seconds, used.peak, reserved, used.device, plain)
 
