@@ -53,6 +53,11 @@ def _plan(step: Step, runtime: Runtime) -> list[str]:
     beside = ", ".join(runtime.training.overlap) or "nothing"
     if plan.num_gpus > 1:
         found.append(f"`{runtime.name}` overlaps with compute: {beside}")
+    if plan.pp > 1 and plan.zero_stage == 1 and runtime.training.pipeline_whole:
+        found.append(
+            f"`{runtime.name}` keeps weights gathered and gradients whole from the first to the last micro-batch of a "
+            "pipeline: ZeRO 3 takes the memory of ZeRO 1"
+        )
     if plan.pp > 1:
         sizes = [len(chunk.layers) for chunk in step.chunks]
         if len(set(sizes)) > 1 and not plan.pp_split:

@@ -36,9 +36,9 @@ def memory(m: Memory, step: Step) -> Line:
         ),
         Line(
             "framework reserve", m.reserve, "B",
-            formula="reserve + allocator_fraction peak" + (" + flat buffers of the step" if flat else ""),
+            formula="reserve + allocator_fraction peak" + (" + flat" if flat else ""),
             inputs=(("reserve", reserve), ("allocator_fraction", fraction), ("peak", float(m.peak)),
-                    *([("flat buffers of the step", float(flat))] if flat else [])),
+                    *([("flat", float(flat))] if flat else [])),
             records=tuple(f"{step.runtime.name}: {key}" for key in _reserve_records(step.runtime)),
         ),
     ]  # fmt: skip

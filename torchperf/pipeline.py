@@ -84,7 +84,7 @@ def estimated(
     step = planner.step(resolved)
     if strict:
         _refuse_unpriced(step)
-    setting = Setting(nodes, runs_on, resolved.num_gpus, precision, optimizer, resolved, power_cap)
+    setting = Setting(nodes, runs_on, resolved.num_gpus, precision, optimizer, step.plan, power_cap)
     found = answer(graph, whole(graph, planner.how, runs_on), step, attention_flops(graph), setting)
     run = _run(found, tokens, goodput, price_per_gpu_hour) if tokens else None
     known = confidence(mode, nodes.accelerator.name, runs_on.name)

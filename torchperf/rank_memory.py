@@ -69,10 +69,11 @@ def rank_memory(step: Step, rank: int, to: Precision, optimizer_name: str, runti
     near, host = _offloaded(states, plan, sum(len(step.chunks[c].layers) for c in own))
     fixed = round(near.parameters + buffers + near.gradients + near.optimizer)
     peak = fixed + activations + loss + top.temporary + top.gathered
+    reserve = runtime.reserve.value + runtime.allocator_fraction.value * peak + states.flat
     return Memory(
         parameters=round(near.parameters), buffers=buffers, gradients=round(near.gradients),
         optimizer=round(near.optimizer), activations=activations, logits_loss=loss, temporary=top.temporary,
-        gathered=top.gathered, reserve=round(runtime.reserve.value + runtime.allocator_fraction.value * peak + states.flat),
+        gathered=top.gathered, reserve=round(reserve),
         peak=peak, usable=int(usable), peak_at=_where(top.module, top.phase, rank, plan.pp),
         bytes_per_parameter=states.rows, host=round(host), in_flight=sum(counts),
     )  # fmt: skip

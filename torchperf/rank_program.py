@@ -82,7 +82,7 @@ def split(
     asked = replace(plan or Plan(), **parallelism)
     graph = bound_graph(model, mode, micro_batch or asked.micro_batch or None, seq_len)
     shards = runs_on.training.parameters == "shard"
-    resolved = asked.resolved(num_gpus or 0, graph.size("batch") or 1, shards=shards)
+    resolved = runs_on.training.runs(asked.resolved(num_gpus or 0, graph.size("batch") or 1, shards=shards))
     if resolved.num_gpus == 1:
         raise TorchperfError("one device: nothing is split", hint="give `--tp`, `--pp`, `--cp`, `--ep` or `--dp`")
     seq = graph.size("seq")

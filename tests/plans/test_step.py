@@ -71,6 +71,33 @@ def test_sharded_fp32_parameters_are_their_own_masters(run) -> None:
     assert sum(n for _, n in e.memory.bytes_per_parameter) == 16
 
 
+def test_fsdp_under_a_pipeline_keeps_weights_and_gradients_whole(run) -> None:
+    """torchtitan: no reshard after forward, no gradient sync before the last backward, which sums in fp32."""
+    e = run(runtime="torchtitan-2024", pp=2, dp=4, zero_stage=3, global_batch=16)
+    numel = e.memory.parameters / 2
+    assert numel * 2 == pytest.approx(e.parameters, rel=0.05)
+    assert e.memory.gradients == pytest.approx(4 * numel, rel=1e-6)
+    assert e.memory.optimizer == pytest.approx(12 * numel / 4, rel=1e-6)
+    assert e.memory.gathered == 0
+    assert any("ZeRO 3 takes the memory of ZeRO 1" in text for text in e.assumptions)
+    assert run(runtime="torchtitan-2024", dp=4, zero_stage=3).plan.zero_stage == 3
+    assert run(runtime="llm-foundry", pp=2, dp=4, zero_stage=3).plan.zero_stage == 3
+
+
+def test_deepspeed_steps_on_flat_copies_of_its_share(run) -> None:
+    """A partition's gradients in 16 and in 32 bits, and the bucket of 500,000,000 elements that they are reduced in."""
+    m = run(GPT2, runtime="megatron-deepspeed", precision="fp16-mixed", dp=4, zero_stage=1, seq_len=512).memory
+    numel = m.parameters / 2
+    assert m.gradients == pytest.approx(2 * numel, rel=1e-6)
+    assert m.reserve == pytest.approx(1573 * 2**20 + 0.05 * m.peak + 6 * numel / 4 + 1e9, rel=1e-6)
+
+
+def test_the_bf16_optimizer_of_deepspeed_holds_gradients_in_two_dtypes(run) -> None:
+    m = run(GPT2, runtime="megatron-deepspeed-bf16", dp=4, zero_stage=1, seq_len=512).memory
+    assert m.gradients == pytest.approx((4 + 2) * m.parameters / 2, rel=1e-6)
+    assert ("gradients fp32 and bf16", 6.0) in m.bytes_per_parameter
+
+
 def test_1f1b_holds_as_many_micro_batches_as_stages(run) -> None:
     assert run(pp=4, global_batch=32).memory.in_flight == 4
     assert run(pp=4, global_batch=2).memory.in_flight == 2

@@ -12,6 +12,7 @@ GPU = "h100-sxm-80gb"
 # bytes per parameter: (mixed precision, with fp32 master weights of 4 bytes; pure bf16)
 KEPT = {
     "adamw": (4 + 4 + 4, 2 + 2),  # Loshchilov and Hutter, arXiv 1711.05101: two moments
+    "adamw-bf16": (4 + 2 + 2, 2 + 2),  # Megatron Core, optimizer_config.py: exp_avg_dtype, exp_avg_sq_dtype
     "lion": (4 + 4, 2),  # Chen et al., arXiv 2302.06675: one momentum
     "sgd": (4, 0),  # without momentum
     "adam8bit": (4 + 2 * (1 + 4 / 256), 2 * (1 + 4 / 256)),  # Dettmers et al., arXiv 2110.02861: a scale per 256

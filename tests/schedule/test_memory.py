@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 import torchperf
+from torchperf.graph.plan import Plan
+from torchperf.partition.stages import chunks_of
 from torchperf.schedule import memory
 
 MODELS = ("llama", "gpt2")
@@ -70,6 +72,16 @@ def test_activations_grow_with_the_batch(program, model: str) -> None:
         graph, works = program(model, batch=batch)
         sums.append(sum(life.nbytes for life in memory.saved(graph, works).values()))
     assert sums[2] - sums[1] == sums[1] - sums[0] > 0
+
+
+def test_the_gradient_of_a_tied_parameter_is_on_the_stage_that_makes_it(program) -> None:
+    """Head and embedding at both ends of a pipeline: each holds the gradient of its own use, and not the other's."""
+    graph, works = program("gpt2", batch=1, seq=24)
+    table = next(p for p in graph.facts.parameters if len(p.names) > 1)
+    size = 2 * table.numel
+    for chunk in chunks_of(graph, Plan(pp=2).resolved(2)):
+        own = [life for life in memory.lives(chunk.graph, works).values() if life.nbytes == size]
+        assert len([life for life in own if life.part == "temporary"]) == 1
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -20,8 +20,8 @@ from torchperf.validate.training import validate_training
 from torchperf.validate.training_formulas import FORMULAS, Dims
 from torchperf.validate.training_map import load_map
 from torchperf.validate.training_models import padded
-from torchperf.validate.training_predict import Prediction, system_of
-from torchperf.validate.training_rows import COLUMNS, TrainingCase, case_of, split_with_ends
+from torchperf.validate.training_predict import Prediction, Predictor, system_of
+from torchperf.validate.training_rows import COLUMNS, TrainingCase, case_of, split_by_cost, split_with_ends
 
 SHARED = Path(__file__).parents[3] / "shared" / "validation" / "training.csv"
 COLUMN_NAMES = ["id", *sorted(COLUMNS | {"layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "params_b"})]
@@ -101,6 +101,30 @@ def test_embedding_and_head_count_as_layers_where_the_run_split_so() -> None:
     assert split_with_ends(126, 9) == ()
 
 
+def test_nanotron_deals_out_layers_by_cost() -> None:
+    """Llama-3 8B over 8 stages: the head is worth 2.2 layers; 5, 4, 4 layers on the first ranks as nanotron prints."""
+    dims = Dims(1, 1, 32, 4096, 32, 8, 128, 14336, 128256, True)
+    assert split_by_cost(dims, 8) == (5, 4, 4, 5, 4, 4, 4, 2)
+    assert split_by_cost(dims, 1) == (32,)
+
+
+CI = {
+    "id": "mlmci-099", "model": "Megatron-CI tiny", "params_b": "", "layers": "4", "hidden": "512", "heads": "8",
+    "kv_heads": "8", "ffn_hidden": "2048", "seq_len": "1024", "gpu": "H100-SXM-80GB", "num_gpus": "2", "tp": "1",
+    "pp": "2", "micro_batch": "1", "global_batch": "4", "precision": "bf16", "recompute": "none",
+    "measured_memory_gib_per_gpu": "2", "notes": "spec=A; tiny model",
+}  # fmt: skip
+
+
+def test_memory_is_of_the_stage_that_was_read() -> None:
+    """The last rank writes Megatron-LM's tensorboard; its head outweighs the first stage's second micro-batch."""
+    case = _built(**CI)
+    assert (case.memory_kind, case.memory_of) == ("allocated", "last")
+    price = Predictor()
+    first, last, most = (price(replace(case, memory_of=of)).allocated for of in ("first", "last", ""))
+    assert first < last == most
+
+
 DIMS = Dims(
     batch=8, seq=2048, layers=4, hidden=512, heads=8, kv_heads=8, head_dim=64, ffn=2048, vocab=1024, gated=False
 )
@@ -140,6 +164,7 @@ def test_the_map_names_only_what_exists() -> None:
         ('[[settings]]\nkey = ["x"]\nsource = "a"\nformula = "guess"', r"settings\[0\].formula: no `guess`"),
         ('[[settings]]\nkey = ["x"]\nsource = "a"\nmodel = "("', "no regular expression"),
         ('[[settings]]\nkey = ["x"]\nsource = "a"\nmemory = "ram"', r"settings\[0\].memory"),
+        ('[[settings]]\nkey = ["x"]\nsource = "a"\nmemory_of = "middle"', r"settings\[0\].memory_of"),
         ("[[", "is no TOML"),
     ],
 )

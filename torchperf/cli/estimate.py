@@ -26,7 +26,7 @@ DOES_NOT_FIT = 1
 @options.precision
 @click.option(
     "--optimizer",
-    type=click.Choice(["adamw", "adam8bit", "sgd", "adafactor", "lion"]),
+    type=click.Choice(["adamw", "adamw-bf16", "adam8bit", "sgd", "adafactor", "lion"]),
     default="adamw",
     show_default=True,
     help="Optimizer, priced from the parameters.",

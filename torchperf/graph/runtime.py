@@ -28,10 +28,9 @@ class Training:
     overlap_slowdown  share of the hidden communication time that compute loses to it
     bucket            bytes of gradients that one collective carries
     layer_overhead    host seconds a layer and pass that nothing hides; None without
-    pipeline_whole    ZeRO 3 under a pipeline: weights stay gathered and gradients whole until the step's last micro-batch
-    step_copies       bytes of a parameter that the optimizer's step copies into flat buffers, of this rank's share; None
-                      where it works on the gradients in place
-    step_buffer       bytes of the flat buffer that gradients are reduced through once a step; None without
+    pipeline_whole    ZeRO 3 under a pipeline: weights stay gathered, gradients whole until the last micro-batch
+    step_copies       bytes a parameter of this rank's share that the optimizer copies into flat buffers; None: none
+    step_buffer       bytes of the flat buffer that gradients are reduced through once a step; None: none
     pace              (architecture, times): how much longer kernels take in a step than alone; 1 where none is named
     """
 

@@ -2,7 +2,8 @@
 
 Bytes per parameter of the state, and of one fused pass over it (each value read once, each changed value written
 once). Sources: the update rules; torch.optim.AdamW, Lion [chen2023], Adafactor [shazeer2018], 8-bit Adam
-[dettmers2022] (two states of one byte, with an fp32 scale per 256 values).
+[dettmers2022] (two states of one byte, with an fp32 scale per 256 values); AdamW with moments in bf16: Megatron Core's
+precision-aware optimizer (exp_avg_dtype, exp_avg_sq_dtype) [megatron_lm].
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from ..graph.op import Op
 from ..graph.runtime import Training
 from .precision import Precision
 
-OPTIMIZERS = ("adamw", "adam8bit", "sgd", "adafactor", "lion")
-_FLOPS = {"adamw": 14, "adam8bit": 20, "sgd": 3, "adafactor": 16, "lion": 9}
+OPTIMIZERS = ("adamw", "adamw-bf16", "adam8bit", "sgd", "adafactor", "lion")
+_FLOPS = {"adamw": 14, "adamw-bf16": 14, "adam8bit": 20, "sgd": 3, "adafactor": 16, "lion": 9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,9 @@ def state(parameters: Iterable[Parameter], name: str, to: Precision) -> Optimize
     if name == "adamw":
         rows += [(f"first moment {to.state}", float(width)), (f"second moment {to.state}", float(width))]
         total += 2 * width * numel
+    elif name == "adamw-bf16":
+        rows += [("first moment bf16", 2.0), ("second moment bf16", 2.0)]
+        total += 4 * numel
     elif name == "adam8bit":
         rows += [("first moment 8-bit", 1 + 4 / 256), ("second moment 8-bit", 1 + 4 / 256)]
         total += 2 * (1 + 4 / 256) * numel
