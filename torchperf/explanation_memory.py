@@ -29,6 +29,7 @@ def memory(m: Memory, step: Step) -> Line:
     rows = [
         *_states(m, step, rank),
         Line("buffers", m.buffers, "B"),
+        Line("gradient buckets", m.buckets, "B", formula="gradients, again", note="buckets that are copies"),
         *(
             filled(title, getattr(m, part), "B", _by_module(alive.get(part, {})), "rounding")
             for title, part in (("activations", "activations"), ("logits and loss", "logits_loss"),

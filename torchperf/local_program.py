@@ -15,6 +15,7 @@ from .graph.runtime import Runtime
 from .partition.context_check import check as context_check
 from .partition.context_parallel import context_parallel, local_sequence
 from .partition.expert_parallel import expert_parallel
+from .partition.gradient_sums import put_off
 from .partition.plan_file import plan_of
 from .partition.stages import layers_of, split_layers
 from .partition.tensor_parallel import tensor_parallel
@@ -35,10 +36,16 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class LocalProgram:
-    """`graph` has local shapes and collectives; `experts` names the parameters of experts, split or left whole."""
+    """What one rank runs.
+
+    graph    local shapes and collectives
+    experts  names of the parameters of experts, split or left whole
+    summed   names of the parameters whose gradients are summed over the tensor-parallel ranks once a step
+    """
 
     graph: Graph
     experts: frozenset[str] = frozenset()
+    summed: frozenset[str] = frozenset()
 
 
 Bind = Callable[[int | None], Graph]  # a sequence length, None for the model's own -> the bound graph
@@ -64,7 +71,7 @@ def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Ru
     graph = bind(local_sequence(seq, plan.cp, plan.cp_kind) if seq is not None and plan.cp > 1 else seq)
     to = precisions.precision(how.precision)
     training = runtime.training
-    form, experts = _form(how, runtime), frozenset[str]()
+    form, experts, summed = _form(how, runtime), frozenset[str](), frozenset[str]()
     unfused = form == "unfused"  # written out once heads are local: kernels over merged batch and heads do not split
     program = attention.apply(precisions.apply(graph, to), "written" if unfused else form)
     if plan.cp > 1:
@@ -72,10 +79,12 @@ def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Ru
     if plan.tp > 1:
         split = tensor_parallel(
             program, plan.tp, sequence=plan.sequence_parallel, plan=plan_of(graph, plan.tp_plan),
-            regather=training.regather, norm_gradients=training.norm_gradients,
+            regather=training.regather, norm_gradients=training.norm_gradients != "never",
             local_experts=plan.expert_tp < plan.tp,
         )  # fmt: skip
         program, experts = split.program, split.experts
+        if training.norm_gradients == "step":
+            program, summed = put_off(program)
     mesh = plan.mesh
     if plan.ep > 1:
         found = expert_parallel(program, plan.ep, stride=plan.expert_tp, imbalance=plan.moe_imbalance)
@@ -93,9 +102,9 @@ def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Ru
     if to.linear:
         program = narrow_gathers(quantise(program, to, arch or None, sharded=plan.zero_stage == 3), to)
     if plan.recompute.startswith("full:"):  # layers alike in all else differ there
-        return LocalProgram(_repeated(program, plan, to, runtime, _stages(program, plan)), experts)
+        return LocalProgram(_repeated(program, plan, to, runtime, _stages(program, plan)), experts, summed)
     folded = fold(program)
-    return LocalProgram(folded.unfold(_repeated(folded.graph, plan, to, runtime)), experts)
+    return LocalProgram(folded.unfold(_repeated(folded.graph, plan, to, runtime)), experts, summed)
 
 
 def _repeated(

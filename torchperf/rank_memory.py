@@ -12,7 +12,7 @@ from .graph.runtime import Runtime, Training
 from .partition.replicas import groups
 from .rewrite import optimizer
 from .rewrite.precision import Precision
-from .step import Step, held
+from .step import Step, delayed, held
 from .step_ends import state_ranks
 
 
@@ -58,17 +58,21 @@ def rank_memory(step: Step, rank: int, to: Precision, optimizer_name: str, runti
     facts, plan = step.local.graph.facts, step.plan
     states = _states(step, rank, to, optimizer_name, runtime)
     own = step.rank_of[rank]
-    counts = held(step, rank) if facts.mode == "train" else (1,) * len(own)
+    training = facts.mode == "train"
+    counts = held(step, rank) if training else (1,) * len(own)
+    late = delayed(step, rank) if training else (0,) * len(own)
     costs = [step.costs[c] for c in own]
     running = max(range(len(own)), key=lambda i: costs[i].peak.nbytes - costs[i].saved.nbytes if counts[i] else -1)
     waiting = [n - (i == running) for i, n in enumerate(counts)]
     top = costs[running].peak
     activations = top.activations + sum(n * c.saved.activations for n, c in zip(waiting, costs, strict=True))
+    activations += sum(n * c.weight for n, c in zip(late, costs, strict=True))
     loss = top.logits_loss + sum(n * c.saved.logits_loss for n, c in zip(waiting, costs, strict=True))
     buffers = sum(nbytes(b.numel, b.dtype) for b in facts.buffers)
     near, host = _offloaded(states, plan, sum(len(step.chunks[c].layers) for c in own))
     fixed = round(near.parameters + buffers + near.gradients + near.optimizer)
-    peak = fixed + activations + loss + top.temporary + top.gathered
+    buckets = _buckets(states.gradients, runtime.training, plan) if facts.mode == "train" else 0
+    peak = fixed + buckets + activations + loss + top.temporary + top.gathered
     reserve = runtime.reserve.value + runtime.allocator_fraction.value * peak + states.flat
     return Memory(
         parameters=round(near.parameters), buffers=buffers, gradients=round(near.gradients),
@@ -76,7 +80,18 @@ def rank_memory(step: Step, rank: int, to: Precision, optimizer_name: str, runti
         gathered=top.gathered, reserve=round(reserve),
         peak=peak, usable=int(usable), peak_at=_where(top.module, top.phase, rank, plan.pp),
         bytes_per_parameter=states.rows, host=round(host), in_flight=sum(counts),
+        buckets=buckets, context=round(runtime.reserve.value),
     )  # fmt: skip
+
+
+def _buckets(gradients: float, training: Training, plan: Plan) -> int:
+    """Bytes of a rank's buckets: as long as its gradients, where those do not lie in them.
+
+    Source: PyTorch docs, DistributedDataParallel, `gradient_as_bucket_view`: without it (the default) gradients and
+    buckets are both there, as large as all gradients [pytorch_ddp]
+    """
+    copied = training.bucket_copies and plan.zero_stage < 2 and groups(plan).ranks > 1
+    return round(gradients) if copied else 0
 
 
 def _offloaded(states: _States, plan: Plan, layers: int) -> tuple[_States, float]:
@@ -107,7 +122,10 @@ def _states(step: Step, rank: int, to: Precision, optimizer_name: str, runtime: 
     plan, train = step.plan, step.local.graph.facts.mode == "train"
     parameters = step.ranks[rank].parameters
     if not train:
-        total = sum(nbytes(p.numel, p.dtype) for p in parameters)
+        total = 0.0
+        for p in parameters:
+            shard = groups(plan, p.names[0] in step.local.experts).shard.ranks
+            total += nbytes(p.numel, p.dtype) / (shard if plan.zero_stage == 3 else 1)
         return _States(total, 0.0, 0.0, ((f"weights {to.compute}", bits(to.compute) / 8),))
     training = runtime.training
     masters = training.parameters == "shard" and plan.zero_stage == 3 and to.master

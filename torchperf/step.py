@@ -26,7 +26,7 @@ from .price import Pricer
 from .rewrite import precision as precisions
 from .schedule import memory
 from .schedule.pipeline import Pipeline, StageCost, step_time
-from .schedule.pipeline_order import in_flight
+from .schedule.pipeline_order import InFlight, in_flight
 from .schedule.streams import Spent, micro_batch
 from .step_ends import Ends, RankCost, merged
 
@@ -35,7 +35,11 @@ Priced = tuple[float, Op, Work, Price]  # how often on one device in a step, on 
 
 @dataclass(frozen=True, slots=True)
 class ChunkCost:
-    """One virtual stage on one rank, for one micro-batch. `saved`: bytes that wait for its backward."""
+    """One virtual stage on one rank, for one micro-batch.
+
+    saved    bytes that wait for its backward
+    weight   bytes that the part of backward that makes parameters' gradients reads, where it is put off
+    """
 
     graph: Graph
     works: tuple[tuple[Work, ...], ...]
@@ -43,6 +47,7 @@ class ChunkCost:
     spent: dict[str, Spent]
     peak: memory.Peak
     saved: memory.Saved
+    weight: int = 0
 
 
 @dataclass(slots=True)
@@ -145,7 +150,7 @@ class Planner:
             return own
         key = id(chunk.graph)
         if key not in self._merged:
-            self._merged[key] = merged(own, local.experts)
+            self._merged[key] = merged(own, local.experts, local.summed)
         return self._merged[key]
 
     def _local(self, plan: Plan) -> LocalProgram:
@@ -182,8 +187,9 @@ class Planner:
             spent = micro_batch(graph, prices, self.runtime, self.system.accelerator.architecture)
             alive = memory.lives(graph, works)
             cost = ChunkCost(
-                graph, works, prices, spent, memory.peak_of(graph, alive), memory.saved_bytes(graph, alive)
-            )
+                graph, works, prices, spent, memory.peak_of(graph, alive), memory.saved_bytes(graph, alive),
+                memory.weight_bytes(graph, alive),
+            )  # fmt: skip
             self._chunks[key] = cost
         return self._chunks[key]
 
@@ -231,7 +237,7 @@ class Planner:
             if key not in known:
                 known[key] = RankCost(parameters, (), 0.0, 0.0, 0.0, 0.0, 0.0)
                 if local.graph.facts.mode == "train":
-                    known[key] = self.ends.rank(plan, parameters, local.experts, [costs[c].spent for c in own])
+                    known[key] = self.ends.rank(plan, parameters, local, [costs[c].spent for c in own])
             found.append(known[key])
         return tuple(found)
 
@@ -242,12 +248,21 @@ def _alike(chunk: Chunk, cost: ChunkCost) -> tuple[int, ...]:
 
 
 def held(step: Step, rank: int) -> tuple[int, ...]:
-    """Micro-batches whose activations each chunk of a rank holds at its worst moment."""
-    plan = step.plan
-    own = step.rank_of[rank]
-    nbytes = tuple(float(step.costs[c].saved.nbytes) for c in own)
+    """Micro-batches whose activations each chunk of a rank holds whole at its worst moment."""
+    return _in_flight(step, rank).forward
+
+
+def delayed(step: Step, rank: int) -> tuple[int, ...]:
+    """Micro-batches of each chunk of which a rank still holds what the weights' part of backward needs, then."""
+    return _in_flight(step, rank).weight
+
+
+def _in_flight(step: Step, rank: int) -> InFlight:
+    plan, costs = step.plan, [step.costs[c] for c in step.rank_of[rank]]
+    nbytes = tuple(float(c.saved.nbytes) for c in costs)
     schedule = plan.schedule if plan.pp > 1 else "1f1b"
-    return in_flight(schedule, rank, plan.pp, plan.micro_batches, len(own), nbytes).forward
+    part = tuple(float(c.weight) for c in costs)
+    return in_flight(schedule, rank, plan.pp, plan.micro_batches, len(costs), nbytes, part)
 
 
 def _ranks(plan: Plan) -> tuple[tuple[int, ...], ...]:

@@ -15,6 +15,7 @@ from .graph.runtime import Runtime
 from .graph.system import System
 from .graph.tensor import Value
 from .graph.work import Work
+from .local_program import LocalProgram
 from .partition.replicas import gradient_sync, groups
 from .price import Pricer
 from .rewrite import optimizer
@@ -60,15 +61,16 @@ class Ends:
         return self.pricer(op, work_of(op)).seconds
 
     def rank(
-        self, plan: Plan, parameters: tuple[Parameter, ...], experts: frozenset[str], spent: Sequence[dict[str, Spent]]
+        self, plan: Plan, parameters: tuple[Parameter, ...], local: LocalProgram, spent: Sequence[dict[str, Spent]]
     ) -> RankCost:
         """What a rank with these parameters does once a step; `spent` is the time of a micro-batch on its chunks."""
+        experts = local.experts
         training = self.runtime.training
         sync = gradient_sync(parameters, plan, experts, round(training.bucket.value), self.to.compute)
         ops: list[tuple[Op, Work, Price]] = []
         reduce = [self._add(ops, op) for op in sync.reduce.ops]
         gather = [self._add(ops, op) for op in sync.gather.ops]
-        whole = [self._add(ops, op) for op in self._model_wide(plan, parameters)]
+        whole = [self._add(ops, op) for op in self._model_wide(plan, parameters, local.summed)]
         window = sum(own["backward"].elapsed for own in spent if "backward" in own)
         opening = sum(own["forward"].elapsed for own in spent if "forward" in own)
         late = _exposed(reduce, window) if "gradients" in training.overlap else sum(reduce)
@@ -89,9 +91,13 @@ class Ends:
         ops.append((op, work, price))
         return price.seconds + (self.runtime.launch.value if price.seconds else 0.0)
 
-    def _model_wide(self, plan: Plan, parameters: Iterable[Parameter]) -> list[Op]:
-        """The sum of gradient norms over the ranks that split the model; tied weights at both ends of a pipeline."""
+    def _model_wide(self, plan: Plan, parameters: Sequence[Parameter], summed: frozenset[str]) -> list[Op]:
+        """Sums over the ranks that split the model: gradients put off, the norm, tied weights at a pipeline's ends."""
         found = []
+        late = sum(p.numel for p in parameters if p.trained and p.names[0] in summed)
+        if late:
+            nbytes = late * bits("fp32" if self.runtime.training.wide else self.to.compute) // 8
+            found.append(_transfer("all_reduce", nbytes, nbytes, plan.tp, 1, "tp"))
         if "norm" in self.runtime.training.passes and plan.tp * plan.pp > 1:
             found.append(_transfer("all_reduce", 8, 8, plan.tp * plan.pp, 1, "pp"))
         tied = [p for p in parameters if p.trained and len(p.names) > 1]
@@ -113,11 +119,15 @@ class Ends:
         return moved / link
 
 
-def merged(parameters: Iterable[Parameter], experts: frozenset[str]) -> tuple[Parameter, ...]:
-    """Parameters of a dtype treated alike (trained, expert, tied) as one long one, by the name of the first."""
+def merged(
+    parameters: Iterable[Parameter], experts: frozenset[str], summed: frozenset[str] = frozenset()
+) -> tuple[Parameter, ...]:
+    """Parameters of a dtype treated alike (trained, expert, tied, summed) as one long one, by the name of the first."""
     found: dict[tuple[object, ...], list[Parameter]] = {}
     for p in parameters:
-        found.setdefault((p.dtype, p.trainable, p.gradient, p.names[0] in experts, len(p.names) > 1), []).append(p)
+        name = p.names[0]
+        key = (p.dtype, p.trainable, p.gradient, name in experts, len(p.names) > 1, name in summed)
+        found.setdefault(key, []).append(p)
     return tuple(replace(alike[0], shape=(sum(p.numel for p in alike),)) for alike in found.values())
 
 

@@ -11,6 +11,8 @@ from torchperf.annotate import works
 from torchperf.graph.graph import Graph
 from torchperf.partition.fully_sharded import Group, Sharding, fully_sharded
 from torchperf.rewrite import recompute
+from torchperf.rewrite.low_precision import quantise
+from torchperf.rewrite.precision import precision
 from torchperf.schedule import memory
 
 LAYER = 4 * 4096 * 1024 + 2 * 4096 * 4096 + 3 * 4096 * 14336 - 2 * 4096 * 1024 + 2 * 4096
@@ -46,13 +48,23 @@ def test_gather_gather_scatter_a_layer(graph) -> None:
 
 
 def test_without_reshard_there_is_one_gather_a_layer(graph) -> None:
-    found = collectives(fully_sharded(graph, replace(FOUR, reshard=False, reduce="bf16", gather=8)))
+    found = collectives(fully_sharded(graph, replace(FOUR, reshard=False, reduce="bf16")))
     assert found == {
-        ("all_gather", "forward", LAYER): 32,
-        ("all_gather", "forward", ROOT): 1,
+        ("all_gather", "forward", 2 * LAYER): 32,
+        ("all_gather", "forward", 2 * ROOT): 1,
         ("reduce_scatter", "backward", 2 * LAYER): 32,
         ("reduce_scatter", "backward", 2 * ROOT): 1,
     }
+
+
+def test_weights_of_low_precision_products_are_gathered_narrow(graph) -> None:
+    """Norms, embedding and head as they are; no weight of a graph without such products."""
+    low = quantise(graph, precision("fp8-tensorwise"), "Hopper", sharded=True)
+    found = collectives(fully_sharded(low, replace(FOUR, gather=8)))
+    norms = 2 * 4096
+    assert found["all_gather", "forward", LAYER + norms] == 32
+    assert found["all_gather", "forward", 2 * ROOT] == 1
+    assert collectives(fully_sharded(graph, replace(FOUR, gather=8))) == collectives(fully_sharded(graph, FOUR))
 
 
 def test_recompute_shares_the_gather_of_backward(graph) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 import torchperf
+from torchperf import hardware
 from torchperf.graph.errors import TorchperfError
 from torchperf.graph.estimate import Estimate
+from torchperf.graph.plan import Plan
+from torchperf.local_program import How
+from torchperf.step import Planner
 
 LLAMA, MIXTRAL, GPT2 = "llama-3.1-8b", "mixtral-8x7b", "gpt2"
 PLANS = [
@@ -31,7 +35,7 @@ PLANS = [
 def run(captured):
     def make(model: str = LLAMA, **how: object) -> Estimate:
         given = {"gpu": "h100-sxm-80gb", "runtime": "megatron-core", "seq_len": 2048, "attention": "flash", **how}
-        return torchperf.estimate(captured(model), **given)
+        return torchperf.estimate(captured(model, mode=given.get("mode", "train")), **given)
 
     return make
 
@@ -46,7 +50,44 @@ def test_flops_and_states_are_conserved(run, plan: dict[str, object]) -> None:
     assert sum(seconds for _, seconds in many.phase_time_s) == pytest.approx(many.step_time_s)
     m = many.memory
     rows = m.parameters + m.buffers + m.gradients + m.optimizer + m.activations + m.logits_loss + m.temporary
-    assert m.peak == rows + m.gathered
+    assert m.peak == rows + m.gathered + m.buckets
+    assert m.device == m.reserved + m.context
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_states_over_the_ranks_are_the_whole(run, plan: dict[str, object]) -> None:
+    """Weights, gradients and optimizer states, summed over all that share a copy of them; norms are on each tp rank."""
+    e, whole = run(**plan), run().memory
+    shard, tp = e.plan.dp_shard * e.plan.cp, e.plan.tp
+    norms = (2 * 32 + 1) * 4096 * (tp - 1)
+    copies = 2 if plan.get("schedule") == "dualpipe" else 1
+    stages = e.stages or (e.memory,)
+    for name, width, stage in (("parameters", 2, 3), ("gradients", 4, 2), ("optimizer", 12, 1)):
+        held = sum(getattr(m, name) for m in stages) * tp * (shard if e.plan.zero_stage >= stage else 1)
+        assert held == pytest.approx(copies * (getattr(whole, name) + width * norms), rel=1e-6), name
+
+
+def test_weights_are_sharded_in_forward_too(run) -> None:
+    one, many = run(mode="forward").memory, run(mode="forward", dp=8, zero_stage=3).memory
+    assert many.parameters * 8 == pytest.approx(one.parameters, rel=1e-6)
+
+
+@pytest.mark.parametrize(("zero", "copied"), [(0, True), (1, True), (3, False)])
+def test_buckets_of_ddp_are_copies_of_the_gradients(run, zero: int, copied: bool) -> None:
+    assert run(runtime="eager").memory.buckets == 0
+    m = run(runtime="eager", dp=4, zero_stage=zero).memory
+    assert m.buckets == (m.gradients if copied else 0)
+    assert run(dp=4, zero_stage=zero).memory.buckets == 0  # Megatron's gradients lie in theirs
+
+
+def test_put_off_weight_gradients_hold_what_they_read(run) -> None:
+    """ZB-H1: the last stage holds one micro-batch whole, and what pp - 1 weight parts read; under 1F1B none."""
+    plan = {"pp": 4, "global_batch": 8}
+    one, split = run(**plan).stages, run(schedule="zb-h1", **plan).stages
+    assert split[0].activations == one[0].activations
+    more = [b.activations - a.activations for a, b in zip(one, split, strict=True)]
+    assert more[1] < more[2] < more[3]
+    assert [m.in_flight for m in split] == [m.in_flight for m in one]
 
 
 @pytest.mark.parametrize(
@@ -168,3 +209,27 @@ def test_errors_name_what_to_change(run) -> None:
         run(cp=4, seq_len=2050)
     with pytest.raises(TorchperfError, match="no experts"):
         run(ep=2)
+
+
+@pytest.mark.parametrize(("runtime", "calls", "nbytes"), [("megatron-core", 1, 4), ("torchtitan-2024", 8 * 65, 2)])
+def test_when_gradients_of_norms_are_summed(captured, runtime: str, calls: int, nbytes: int) -> None:
+    """Megatron sums all 65 norms' as one, in fp32, at the end of the step; torchtitan each, in each backward."""
+    graph = captured(LLAMA).bind(batch=1, seq=2048)
+    system, loaded = hardware.load_system("dgx-h100"), hardware.load_runtime(runtime)
+    planner = Planner(lambda _: graph, 2048, system, loaded, How())
+    step = planner.step(Plan(tp=4, sequence_parallel=True, global_batch=8).resolved())
+    small = 65 * 4096 * 4
+    rows = [
+        (n, op) for n, op, _, _ in step.rows if op.name == "torchperf.all_reduce" and 8 < op.inputs[0].nbytes <= small
+    ]
+    sums = [(n, op) for n, op in rows if op.attr("role") == "gradient" or op.inputs[0].nbytes == small]
+    assert sum(n for n, _ in sums) == calls
+    assert sum(n * op.inputs[0].nbytes for n, op in sums) == nbytes * 65 * 4096 * (8 if calls > 1 else 1)
+
+
+def test_only_what_a_low_precision_product_reads_is_gathered_narrow(run) -> None:
+    """The embedding, the head and the norms of Llama 8B stay 16 bits in torchao's 8-bit gathers."""
+    how = {"runtime": "fsdp-compile", "dp": 8, "zero_stage": 3, "recompute": "selective-ops"}
+    wide, narrow = run(**how).memory.gathered, run(precision="fp8-tensorwise", **how).memory.gathered
+    layer = 4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336)
+    assert wide - narrow == pytest.approx(layer, rel=1e-3)

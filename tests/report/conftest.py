@@ -21,6 +21,7 @@ def memory() -> Memory:
         logits_loss=6 * GIB,
         temporary=1 * GIB,
         reserve=1 * GIB,
+        context=GIB // 4,
         peak=49 * GIB,
         usable=80 * GIB,
         peak_at="lm_head, backward",

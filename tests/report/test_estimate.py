@@ -32,7 +32,8 @@ activations              10.00     12.5 %
 logits and loss           6.00      7.5 %
 temporary                 1.00      1.2 %
 allocated at the peak    49.00     61.3 %
-framework reserve         1.00      1.2 %
+reserved by allocator    49.75     62.2 %
+context and libraries     0.25      0.3 %
 device                   50.00     62.5 %
 usable capacity          80.00    100.0 %
 peak at lm_head, backward

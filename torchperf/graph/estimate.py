@@ -37,7 +37,9 @@ class Memory:
     logits_loss     the same for the output head and the loss
     temporary       what else is alive at the peak: scratch of one op, gradients in flight
     gathered        parameters gathered for a block, its gradients before they are scattered, buffers of both
+    buckets         copies of the gradients in the buckets that data parallelism sends
     reserve         CUDA context and allocator, from the runtime
+    context         the part of the reserve that the allocator does not hold: CUDA context, libraries
     peak            allocated: the sum of the rows above the reserve, at the peak
     usable          observed usable capacity of the device
     peak_at         module path and phase of the op at the peak
@@ -61,11 +63,18 @@ class Memory:
     gathered: int = 0
     host: int = 0
     in_flight: int = 1
+    buckets: int = 0
+    context: int = 0
 
     @property
     def device(self) -> int:
         """What the device shows as used: the peak and the reserve."""
         return self.peak + self.reserve
+
+    @property
+    def reserved(self) -> int:
+        """What the allocator holds of the device: the peak, and what it cannot give back."""
+        return self.device - self.context
 
     @property
     def margin(self) -> float:

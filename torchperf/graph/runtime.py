@@ -23,10 +23,12 @@ class Training:
                       slices beside the product that makes or reads its tensor), ep (beside another micro-batch),
                       gradients, weights, p2p
     regather          sequence parallelism gathers the input again for the weight gradient, rather than keep it
-    norm_gradients    sequence parallelism sums the gradients of replicated parameters over its ranks
+    norm_gradients    when sequence parallelism sums the gradients of replicated parameters over its ranks: in `each`
+                      backward, once a `step`, or `never`
     scatter_gather    pipeline sends a slice a tensor-parallel rank, gathered on arrival
     overlap_slowdown  share of the hidden communication time that compute loses to it
     bucket            bytes of gradients that one collective carries
+    bucket_copies     buckets are memory beside the gradients, and not their home, below ZeRO 2
     layer_overhead    host seconds a layer and pass that nothing hides; None without
     pipeline_whole    ZeRO 3 under a pipeline: weights stay gathered, gradients whole until the last micro-batch
     step_copies       bytes a parameter of this rank's share that the optimizer copies into flat buffers; None: none
@@ -40,12 +42,13 @@ class Training:
     passes: tuple[str, ...]
     overlap: tuple[str, ...]
     regather: bool
-    norm_gradients: bool
+    norm_gradients: str
     scatter_gather: bool
     overlap_slowdown: Sourced
     bucket: Sourced
     layer_overhead: Sourced | None = None
     pipeline_whole: bool = False
+    bucket_copies: bool = False
     step_copies: Sourced | None = None
     step_buffer: Sourced | None = None
     pace: tuple[tuple[str, Sourced], ...] = ()

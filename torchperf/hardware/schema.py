@@ -29,7 +29,7 @@ OVERLAPS = ("tp", "tp-pipelined", "ep", "gradients", "weights", "p2p")
 FIT_BASES = ("fitted", "assumed")
 FAMILIES = {"accelerators": ("matmul", "attention", "memory"), "interconnects": ("collective",)}
 _NOTHING = Sourced(0.0, "1", "assumed", "torchperf_assumption", "a runtime that serves alone", "per_process")
-SERVES_ONLY = Training("parameter", "separate", "copy", ("step",), (), False, False, False, _NOTHING, _NOTHING)
+SERVES_ONLY = Training("parameter", "separate", "copy", ("step",), (), False, "never", False, _NOTHING, _NOTHING)
 _NAME = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
 
 
@@ -209,12 +209,13 @@ def _training(record: Record) -> Training:
         passes=record.texts("passes", PASSES),
         overlap=record.texts("overlap", OVERLAPS),
         regather=record.flag("regather"),
-        norm_gradients=record.flag("norm_gradients"),
+        norm_gradients=record.text("norm_gradients", ("each", "step", "never")),
         scatter_gather=record.flag("scatter_gather"),
         overlap_slowdown=record.sourced("overlap_slowdown", SHARE, "per_process", condition=True),
         bucket=record.sourced("bucket", BYTES, "per_op", condition=True),
         layer_overhead=record.optional("layer_overhead", DURATION, "per_op"),
         pipeline_whole=record.has("pipeline_whole") and record.flag("pipeline_whole"),
+        bucket_copies=record.has("bucket_copies") and record.flag("bucket_copies"),
         step_copies=record.optional("step_copies", BYTES, "per_process"),
         step_buffer=record.optional("step_buffer", BYTES, "per_process"),
         pace=tuple(_by_architecture(record.table("pace", optional=True))),

@@ -38,7 +38,7 @@ class Sharding:
     """How the units are sharded.
 
     dense, experts   groups of ordinary and of expert parameters; `expert_names` are the latter
-    gather           bits of an element as it is gathered, 0: as the parameter
+    gather           bits of an element, as gathered, of the weights of low-precision products; 0: as the parameter
     reduce           dtype in which gradients are summed
     """
 
@@ -80,6 +80,7 @@ class _Sharded:
         self.shapes = {p.names[0]: p.shape for p in facts.parameters}
         self.dtype = {p.storage: p.dtype for p in facts.parameters}
         self.expert = {p.storage for p in facts.parameters if p.names[0] in sharding.expert_names}
+        self.quantised = _quantised(graph)
         self.canonical = {name: p.names[0] for p in facts.parameters for name in p.names}
         self.gradient_dtype = facts.parameters[0].dtype if facts.parameters else "bf16"
         self.segments: list[Segment] = []
@@ -157,10 +158,14 @@ class _Sharded:
             own = [s for s in self.parameters.get(unit, ()) if (s in self.expert) == experts]
             numel = sum(padded(self.shape[s], group.ranks) for s in own)
             if numel:
-                dtype = self.dtype[own[0]]
-                width = min(self.sharding.gather or bits(dtype), bits(dtype))
-                found.append((group, numel, -(-numel * width // 8), dtype))
+                size = sum(padded(self.shape[s], group.ranks) * self._width(s) for s in own)
+                found.append((group, numel, -(-size // 8), self.dtype[own[0]]))
         return found
+
+    def _width(self, storage: int) -> int:
+        """Bits of an element of a parameter as it is gathered."""
+        own = bits(self.dtype[storage])
+        return min(self.sharding.gather, own) if self.sharding.gather and storage in self.quantised else own
 
     def _block(self, key: tuple[object, ...], block: Block) -> int:
         if key not in self.known:
@@ -261,6 +266,25 @@ def padded(shape: tuple[int, ...], ranks: int) -> int:
     """Elements of a parameter whose first dim is padded to a multiple of `ranks`."""
     rows = shape[0] if shape else 1
     return -(-rows // ranks) * ranks * (math.prod(shape) // max(rows, 1))
+
+
+def _quantised(graph: Graph) -> frozenset[int]:
+    """Storages of the parameters that low-precision products read; embedding, norms and head are gathered as they are.
+
+    Source: pytorch/ao, torchao/float8/fsdp_utils.py: the weights of Float8Linear alone are cast before the all-gather
+    """
+    read = [
+        {
+            v.slot
+            for op in block.ops
+            for part in (op.parts or (op,))
+            if part.attr("operand") == "weight"
+            for v in part.inputs
+            if block.storages[v.slot].kind == "param"
+        }
+        for block in graph.blocks
+    ]
+    return frozenset(segment.storages[slot] for segment in graph.segments for slot in read[segment.block])
 
 
 def _gathered(block: Block) -> Block:

@@ -16,8 +16,11 @@ MEMORY = (
     "activations",
     "logits_loss",
     "temporary",
+    "gathered",
+    "buckets",
     "peak",
     "reserve",
+    "reserved",
 )
 
 

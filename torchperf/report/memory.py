@@ -31,10 +31,12 @@ def table(e: Estimate) -> Section:
         ("logits and loss", m.logits_loss),
         ("temporary", m.temporary),
         ("gathered blocks, buffers", m.gathered),
+        ("gradient buckets", m.buckets),
     ]
     sums = [
         ("allocated at the peak", m.peak),
-        ("framework reserve", m.reserve),
+        ("reserved by allocator", m.reserved),
+        ("context and libraries", m.context),
         ("device", m.device),
         ("usable capacity", m.usable),
     ]

@@ -173,6 +173,24 @@ def saved_bytes(graph: Graph, known: Mapping[int, Life]) -> Saved:
     return Saved(sum(life.nbytes for life in kept) - loss, loss)
 
 
+def weight_bytes(graph: Graph, known: Mapping[int, Life]) -> int:
+    """What the products that make parameters' gradients read: inputs saved by forward and gradients of outputs.
+
+    A schedule that puts these products off holds both until then: M_W of Qi et al. 2023, arXiv 2401.10241, table 2.
+    """
+    read = [
+        frozenset(
+            v.slot
+            for op in block.ops
+            if block.phase == "backward" and any(block.storages[v.slot].kind == "grad" for v in op.outputs)
+            for v in op.inputs
+        )
+        for block in graph.blocks
+    ]
+    storages = {segment.storages[slot] for segment in graph.segments for slot in read[segment.block]}
+    return sum(known[i].nbytes for i in storages if i in known)
+
+
 def saved(graph: Graph, works: Sequence[Sequence[Work]]) -> dict[int, Life]:
     """Storages made in forward that backward (or a recompute) reads: the activations in the usual sense."""
     held = set(graph.facts.outputs)
