@@ -77,7 +77,7 @@ def test_heads_that_do_not_divide_are_an_error_that_says_what_would(real: Callab
 def test_a_vocabulary_that_does_not_divide_stays_whole(real: Callable[..., Any]) -> None:
     found = infer(real("gpt2-medium", seq=512), 8)
     verdict = next(v for v in found.verdicts if v.candidate.leaf.size == 50257)
-    assert (verdict.verdict, verdict.reason) == ("indivisible", "8 does not divide 50257")
+    assert (verdict.verdict, verdict.reason) == ("indivisible", "8 does not divide 50257 vocab")
 
 
 def test_a_chosen_leaf_that_does_not_divide_names_parameter_and_dim(real: Callable[..., Any]) -> None:

@@ -55,7 +55,7 @@ def given(
     verdicts += [
         Verdict(known[id(leaf)], "skipped", 0.0, f"{pattern}: experts stay whole") for pattern, leaf in skipped
     ]
-    return Inferred(split, placement, cost(placement), verdicts)
+    return Inferred(split, placement, cost(placement), verdicts, dict(plan))
 
 
 def _chosen(prepared: Prepared, plan: Mapping[str, str]) -> Chosen:

@@ -11,6 +11,7 @@ alone where nothing is trained.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .algebra import leaves
@@ -35,6 +36,7 @@ class Verdict:
     """What became of one leaf: saved is in seconds, nominal.
 
     taken | skipped (dearer) | shut out (by what was taken) | illegal (a conflict by itself) | indivisible
+    | left (not tried)
     """
 
     candidate: Candidate
@@ -42,15 +44,24 @@ class Verdict:
     saved: float
     reason: str = ""
 
+    @property
+    def leaf(self) -> str:
+        """The leaf by size and name."""
+        return f"{self.candidate.leaf.size} {self.candidate.leaf.name}".strip()
+
 
 @dataclass(slots=True)
 class Inferred:
-    """A plan and why. `placement` is without sequence parallelism's leaf unless it was asked for."""
+    """A plan and why. `placement` is without sequence parallelism's leaf unless it was asked for.
+
+    lines   pattern -> style of a plan that was given; empty where it was inferred
+    """
 
     split: Split
     placement: Placement
     cost: float
     verdicts: list[Verdict] = field(default_factory=list)
+    lines: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def taken(self) -> list[Candidate]:
@@ -60,7 +71,7 @@ class Inferred:
         """A line a parameter: its dims, the split one marked."""
         from .show import plan_text
 
-        return plan_text(self.placement)
+        return plan_text(self)
 
 
 def cost(placement: Placement) -> float:
@@ -104,14 +115,18 @@ def infer(
     local     experts that stay whole, on the rank's own tokens: no leaf of theirs is split, `hidden` neither
     """
     kept = local.leaves if local is not None else frozenset()
-    every = [
-        c
-        for c in candidates(prepared.factors)
-        if c.leaf.name != "positions" and (experts or c.leaf.name != "experts") and id(c.leaf) not in kept
-    ]
+    every: list[Candidate] = []
+    left: list[Verdict] = []
+    for c in candidates(prepared.factors):
+        reason = _not_tried(c, experts, kept)
+        if reason:
+            left.append(Verdict(c, "left", 0.0, reason))
+        else:
+            every.append(c)
     found = _search(prepared, every, (ranks,), axis, {})
     if any(c.leaf.size % ranks for c in found.taken):
         found = _repair(prepared, every, found, ranks, axis, strict)
+    found.verdicts += left
     if sequence or not norm_gradients:
         along = sequence_leaves(prepared.factors) if sequence else ()
         for leaf in along:
@@ -123,6 +138,17 @@ def infer(
         found.placement = place(prepared, found.split)
         found.cost = cost(found.placement)
     return found
+
+
+def _not_tried(candidate: Candidate, experts: bool, kept: frozenset[int]) -> str:
+    """Why a leaf is left out of the search; "" for one that takes part."""
+    if candidate.leaf.name == "positions":
+        return "a table of positions stays whole"
+    if id(candidate.leaf) in kept:
+        return "experts stay whole"
+    if candidate.leaf.name == "experts" and not experts:
+        return "whole experts belong to an axis of their own"
+    return ""
 
 
 def _repair(
@@ -164,9 +190,9 @@ def _repair(
     out.verdicts += [v for v in wish.verdicts if id(v.candidate.leaf) in banned - seen]
     for candidate in every:
         if id(candidate.leaf) not in seen | partners | banned:
-            out.verdicts.append(
-                Verdict(candidate, "indivisible", 0.0, f"{ranks} does not divide {candidate.leaf.size}")
-            )
+            verdict = Verdict(candidate, "indivisible", 0.0)
+            verdict.reason = f"{ranks} does not divide {verdict.leaf}"
+            out.verdicts.append(verdict)
     return out
 
 

@@ -1,13 +1,18 @@
-"""A plan for people to read: each parameter's dims with what is split, and the collectives a block."""
+"""A plan for people to read: each parameter's dims with what is split and why, and the collectives a block."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from .algebra import Factor, flatten
 from .masks import Split
-from .placement import Placement
+
+if TYPE_CHECKING:
+    from .infer import Inferred
+
+SEEN = 5e-4  # share of FLOPs from which it is told
 
 
 def show_split(dim: Iterable[Factor], split: Split) -> str:
@@ -23,12 +28,20 @@ def show_split(dim: Iterable[Factor], split: Split) -> str:
     return "*".join(texts) or "1"
 
 
-def plan_text(placement: Placement) -> str:
-    """Parameters, then collectives."""
-    split, factors = placement.split, placement.prepared.factors
-    lines = [f"{split.axis} = {split.ranks}" + (", sequence parallel" if split.sequence else "")]
-    for name, dims in factors.parameters.items():
-        lines.append(f"  {name}: " + " x ".join(f"[{show_split(dim, split)}]" for dim in dims))
+def plan_text(found: Inferred) -> str:
+    """Parameters, each with why; what a rank computes above its share; then collectives."""
+    from .why import above_share, reasons
+
+    placement, split = found.placement, found.split
+    factors = placement.prepared.factors
+    why = "the plan's lines" if found.lines else "inferred; savings of a micro-batch and step of a nominal device"
+    lines = [f"{split.axis} = {split.ranks}" + (", sequence parallel" if split.sequence else "") + f" ({why})"]
+    lines += [f"  {row.parameter}: {row.dims}; {row.why}" for row in reasons(found)]
+    above = above_share(found)
+    if above >= SEEN:
+        lines.append(
+            f"  forward FLOPs of a rank are {above:.1%} above 1/{split.ranks}: what is whole is computed on each"
+        )
     tally: Counter[tuple[str, str, str, str, int]] = Counter()
     for c in placement.collectives:
         module = factors.graph.blocks[c.block].module or "outside layers"
