@@ -15,7 +15,7 @@ from .rewrite import optimizer
 from .rewrite.precision import precision
 from .schedule.memory import SAVED, Life, lives
 from .step import Step, held
-from .step_ends import state_ranks
+from .step_ops import state_ranks
 
 SHOWN = 8  # modules with a line of their own
 

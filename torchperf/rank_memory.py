@@ -13,7 +13,7 @@ from .partition.replicas import groups
 from .rewrite import optimizer
 from .rewrite.precision import Precision
 from .step import Step, delayed, held
-from .step_ends import state_ranks
+from .step_ops import state_ranks
 
 
 @dataclass(frozen=True, slots=True)

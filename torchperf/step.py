@@ -20,7 +20,7 @@ from .graph.system import System
 from .graph.work import Work
 from .local_program import Bind, How, LocalProgram, local_program
 from .partition.fully_sharded import Sharding, fully_sharded
-from .partition.replicas import groups
+from .partition.replicas import mirror, sharding
 from .partition.stages import Chunk, chunks_of
 from .price import Pricer
 from .rewrite import precision as precisions
@@ -122,7 +122,7 @@ class Planner:
         local = self._local(plan)
         chunks = self._split(local, plan)
         costs = tuple(self._chunk(local, chunk, plan) for chunk in chunks)
-        rank_of = _ranks(plan)
+        rank_of = rank_chunks(plan)
         ranks = self._ranks_of(plan, local, rank_of, chunks, costs)
         training = self.runtime.training
         stages = self._stages(plan, rank_of, chunks, costs)
@@ -178,10 +178,10 @@ class Planner:
 
     def _chunk(self, local: LocalProgram, chunk: Chunk, plan: Plan) -> ChunkCost:
         """Time and memory of a chunk; chunks that call the same blocks in the same order are one."""
-        sharding = self._sharding(local, plan)
-        key = (id(local), tuple(s.block for s in chunk.graph.segments), sharding)
+        how = self._sharding(local, plan)
+        key = (id(local), tuple(s.block for s in chunk.graph.segments), how)
         if key not in self._chunks:
-            graph = fully_sharded(chunk.graph, sharding) if sharding else chunk.graph
+            graph = fully_sharded(chunk.graph, how) if how else chunk.graph
             rows = [self._block(block) for block in graph.blocks]
             works, prices = tuple(r[0] for r in rows), tuple(r[1] for r in rows)
             spent = micro_batch(graph, prices, self.runtime, self.system.accelerator.architecture)
@@ -194,12 +194,7 @@ class Planner:
         return self._chunks[key]
 
     def _sharding(self, local: LocalProgram, plan: Plan) -> Sharding | None:
-        dense = groups(plan).shard
-        if plan.zero_stage < 3 or dense.ranks == 1:
-            return None
-        experts = groups(plan, experts=True).shard
-        gather = bits(self.to.gather) if self.to.gather else 0
-        return Sharding(dense, experts, local.experts, plan.reshard, gather, plan.reduce_dtype)
+        return sharding(plan, local.experts, bits(self.to.gather) if self.to.gather else 0)
 
     def _stages(
         self, plan: Plan, rank_of: Sequence[Sequence[int]], chunks: Sequence[Chunk], costs: Sequence[ChunkCost]
@@ -231,13 +226,15 @@ class Planner:
         """Once a step, of every pipeline rank; ranks alike are worked out once."""
         known: dict[tuple[object, ...], RankCost] = {}
         found = []
-        for own in rank_of:
+        for rank, own in enumerate(rank_of):
+            copies = mirror(plan, rank)
             parameters = tuple(p for c in own for p in self._parameters(local, chunks[c]))
-            key = (*(id(costs[c]) for c in own), *((p.numel, p.dtype, p.trained, len(p.names)) for p in parameters))
+            alike = ((p.numel, p.dtype, p.trained, len(p.names)) for p in parameters)
+            key = (copies, *(id(costs[c]) for c in own), *alike)
             if key not in known:
                 known[key] = RankCost(parameters, (), 0.0, 0.0, 0.0, 0.0, 0.0)
                 if local.graph.facts.mode == "train":
-                    known[key] = self.ends.rank(plan, parameters, local, [costs[c].spent for c in own])
+                    known[key] = self.ends.rank(plan, parameters, local, [costs[c].spent for c in own], copies)
             found.append(known[key])
         return tuple(found)
 
@@ -265,7 +262,7 @@ def _in_flight(step: Step, rank: int) -> InFlight:
     return in_flight(schedule, rank, plan.pp, plan.micro_batches, len(costs), nbytes, part)
 
 
-def _ranks(plan: Plan) -> tuple[tuple[int, ...], ...]:
+def rank_chunks(plan: Plan) -> tuple[tuple[int, ...], ...]:
     """The chunks of each rank: rank, rank + pp, ...; under DualPipe one of each direction."""
     if plan.schedule == "dualpipe" and plan.pp > 1:
         return tuple((r, plan.pp - 1 - r) for r in range(plan.pp))

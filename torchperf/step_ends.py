@@ -13,14 +13,14 @@ from .graph.plan import Plan
 from .graph.price import Price
 from .graph.runtime import Runtime
 from .graph.system import System
-from .graph.tensor import Value
 from .graph.work import Work
 from .local_program import LocalProgram
-from .partition.replicas import gradient_sync, groups
+from .partition.fully_sharded import Group
+from .partition.replicas import groups
 from .price import Pricer
-from .rewrite import optimizer
 from .rewrite.precision import Precision
 from .schedule.streams import Spent
+from .step_ops import once_a_step, sends
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,40 +48,31 @@ class Ends:
 
     def send(self, plan: Plan, nbytes: int) -> float:
         """Seconds to pass an activation on; where the runtime does so, in slices that are gathered on arrival."""
-        if plan.pp == 1 or not nbytes:
-            return 0.0
-        sliced = self.runtime.training.scatter_gather and plan.tp > 1 and not plan.sequence_parallel
-        part = nbytes // plan.tp if sliced else nbytes
-        seconds = self._price(_transfer("send_recv", part, part, 2, plan.mesh.stride("pp"), "pp"))
-        if sliced:
-            seconds += self._price(_transfer("all_gather", part, nbytes, plan.tp, 1, "tp"))
-        return seconds
+        return sum(self._price(op) for op in sends(plan, self.runtime.training, nbytes))
 
     def _price(self, op: Op) -> float:
         return self.pricer(op, work_of(op)).seconds
 
     def rank(
-        self, plan: Plan, parameters: tuple[Parameter, ...], local: LocalProgram, spent: Sequence[dict[str, Spent]]
-    ) -> RankCost:
-        """What a rank with these parameters does once a step; `spent` is the time of a micro-batch on its chunks."""
-        experts = local.experts
+        self, plan: Plan, parameters: tuple[Parameter, ...], local: LocalProgram, spent: Sequence[dict[str, Spent]],
+        copies: Group | None = None,
+    ) -> RankCost:  # fmt: skip
+        """What a rank with these parameters does once a step; `spent` is the time of a micro-batch on its chunks.
+
+        copies   pipeline ranks that hold the same parameters
+        """
         training = self.runtime.training
-        sync = gradient_sync(parameters, plan, experts, round(training.bucket.value), self.to.compute)
+        once = once_a_step(plan, parameters, local, training, self.optimizer, self.to, copies)
         ops: list[tuple[Op, Work, Price]] = []
-        reduce = [self._add(ops, op) for op in sync.reduce.ops]
-        gather = [self._add(ops, op) for op in sync.gather.ops]
-        whole = [self._add(ops, op) for op in self._model_wide(plan, parameters, local.summed)]
+        reduce = [self._add(ops, op) for op in once.reduce]
+        gather = [self._add(ops, op) for op in once.gather]
+        whole = [self._add(ops, op) for op in once.model_wide]
         window = sum(own["backward"].elapsed for own in spent if "backward" in own)
         opening = sum(own["forward"].elapsed for own in spent if "forward" in own)
         late = _exposed(reduce, window) if "gradients" in training.overlap else sum(reduce)
         early = _exposed(gather, opening) if "weights" in training.overlap else sum(gather)
         hidden = sum(reduce) + sum(gather) - late - early
-        masters = not (training.parameters == "shard" and plan.zero_stage == 3)
-        step = optimizer.passes(
-            parameters, self.optimizer, self.to, training, masters=masters,
-            shards=lambda p: state_ranks(plan, p.names[0] in experts),
-        )  # fmt: skip
-        seconds = sum(self._add(ops, op) for op in step) + sum(whole)
+        seconds = sum(self._add(ops, op) for op in once.passes) + sum(whole)
         slowed = hidden * training.overlap_slowdown.value
         return RankCost(parameters, tuple(ops), seconds, late + slowed, hidden, early, self._offload(plan, parameters))
 
@@ -90,21 +81,6 @@ class Ends:
         price = self.pricer(op, work)
         ops.append((op, work, price))
         return price.seconds + (self.runtime.launch.value if price.seconds else 0.0)
-
-    def _model_wide(self, plan: Plan, parameters: Sequence[Parameter], summed: frozenset[str]) -> list[Op]:
-        """Sums over the ranks that split the model: gradients put off, the norm, tied weights at a pipeline's ends."""
-        found = []
-        late = sum(p.numel for p in parameters if p.trained and p.names[0] in summed)
-        if late:
-            nbytes = late * bits("fp32" if self.runtime.training.wide else self.to.compute) // 8
-            found.append(_transfer("all_reduce", nbytes, nbytes, plan.tp, 1, "tp"))
-        if "norm" in self.runtime.training.passes and plan.tp * plan.pp > 1:
-            found.append(_transfer("all_reduce", 8, 8, plan.tp * plan.pp, 1, "pp"))
-        tied = [p for p in parameters if p.trained and len(p.names) > 1]
-        if plan.pp > 1 and tied:
-            nbytes = sum(p.numel for p in tied) * bits(plan.reduce_dtype) // 8
-            found.append(_transfer("all_reduce", nbytes, nbytes, 2, plan.mesh.stride("pp") * (plan.pp - 1), "pp"))
-        return found
 
     def _offload(self, plan: Plan, parameters: Iterable[Parameter]) -> float:
         """Seconds on the host link a step: gradients down and new weights up; parameters for each pass as well."""
@@ -131,11 +107,6 @@ def merged(
     return tuple(replace(alike[0], shape=(sum(p.numel for p in alike),)) for alike in found.values())
 
 
-def state_ranks(plan: Plan, experts: bool = False) -> int:
-    """Ranks that share the optimizer states of a parameter."""
-    return groups(plan, experts).shard.ranks if plan.zero_stage else 1
-
-
 def _exposed(parts: Sequence[float], window: float) -> float:
     """Of collectives in buckets that start as their share of `window` seconds of compute is done: what is left over.
 
@@ -148,9 +119,3 @@ def _exposed(parts: Sequence[float], window: float) -> float:
     for i, seconds in enumerate(parts):
         end = max(end, window * (i + 1) / n) + seconds
     return end - window
-
-
-def _transfer(kind: str, before: int, after: int, ranks: int, stride: int, axis: str) -> Op:
-    source, target = Value(0, "u8", (before,), (1,)), Value(1, "u8", (after,), (1,))
-    attrs = (("axis", axis), ("ranks", ranks), ("stride", stride), ("role", "model"))
-    return Op(f"torchperf.{kind}", "optimizer", "", ("self",), (source,), (target,), attrs)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torchperf.graph.graph import Parameter
 from torchperf.graph.plan import Plan
-from torchperf.partition.replicas import gradient_sync, groups
+from torchperf.partition.replicas import gradient_sync, groups, mirror
 
 DENSE = Parameter(("a",), (1000, 8), "bf16", True, 0)
 EXPERT = Parameter(("e",), (16, 100), "bf16", True, 1)
@@ -74,3 +74,22 @@ def test_buckets_share_the_bytes(bucket: int) -> None:
     total = sum(s[1] for s in sizes(whole.reduce))
     assert sum(s[1] for s in sizes(cut.reduce)) == total
     assert len(cut.reduce.ops) == max(1, 32000 // bucket) + max(1, 6400 // bucket) if bucket > 4 else True
+
+
+def test_dualpipe_alone_has_two_copies_of_a_stage() -> None:
+    """Ranks r and pp - 1 - r, on a mesh where stages are tp x dp ranks apart."""
+    plan = Plan(pp=4, tp=2, dp=2, schedule="dualpipe").resolved()
+    apart = [(group.ranks, group.stride) for group in (mirror(plan, rank) for rank in range(4)) if group]
+    assert apart == [(2, 4 * 3), (2, 4), (2, 4), (2, 4 * 3)]
+    for schedule in ("1f1b", "gpipe", "zb-h1"):
+        assert mirror(Plan(pp=4, schedule=schedule).resolved(), 0) is None
+
+
+@pytest.mark.parametrize(("zero", "held"), [(0, 8000), (1, 8000 // 8), (3, 8000 // 8)])
+def test_the_copies_of_a_stage_sum_what_data_parallelism_leaves(zero: int, held: int) -> None:
+    plan = Plan(pp=4, dp=8, zero_stage=zero, schedule="dualpipe", reduce_dtype="bf16").resolved()
+    done = gradient_sync([DENSE], plan, frozenset(), 0, "bf16", mirror(plan, 0))
+    last = done.reduce.ops[-1]
+    assert sizes(done.reduce)[-1] == ("all_reduce", 2 * held, 2, "bf16")
+    assert (last.attr("axis"), last.attr("stride")) == ("pp", 8 * 3)
+    assert len(done.reduce.ops) == len(gradient_sync([DENSE], plan, frozenset(), 0, "bf16").reduce.ops) + 1

@@ -4,6 +4,7 @@
     zero 1, 2  reduce_scatter of the gradients (2: of each micro-batch), all_gather of the updated weights
     zero 3     in the program itself (fully_sharded); here only the sum between copies of the shards
     hybrid     over a group of `dp_shard` ranks, then an all_reduce of the shards between groups
+    dualpipe   then an all_reduce between the two pipeline ranks that hold the same stages
 
 Context-parallel ranks hold the same weights and other tokens: they belong to the group. Of experts, the ranks that
 share them hold different ones: their group is smaller by `ep`.
@@ -21,7 +22,7 @@ from ..graph.graph import Block, Parameter
 from ..graph.op import Op
 from ..graph.plan import Plan
 from ..graph.tensor import Storage, Value
-from .fully_sharded import Group
+from .fully_sharded import Group, Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,32 @@ class GradientSync:
     numel: int
 
 
+def mirror(plan: Plan, rank: int) -> Group | None:
+    """The two pipeline ranks that hold the same stages: under DualPipe r and pp - 1 - r, else None.
+
+    Source: DeepSeek-V3, arXiv 2412.19437, section 3.2.1, and github.com/deepseek-ai/DualPipe: parameters 2 x.
+    """
+    apart = abs(plan.pp - 1 - 2 * rank)
+    return Group(2, plan.mesh.stride("pp") * apart) if plan.schedule == "dualpipe" and apart else None
+
+
+def sharding(plan: Plan, experts: frozenset[str], gather: int = 0) -> Sharding | None:
+    """How a plan shards parameters over more than one rank, or None; `gather`: bits of an element as it is gathered."""
+    dense = groups(plan).shard
+    if plan.zero_stage < 3 or dense.ranks == 1:
+        return None
+    return Sharding(dense, groups(plan, experts=True).shard, experts, plan.reshard, gather, plan.reduce_dtype)
+
+
 def gradient_sync(
-    parameters: Iterable[Parameter], plan: Plan, expert_names: frozenset[str], bucket: int, weight: str
-) -> GradientSync:
+    parameters: Iterable[Parameter], plan: Plan, expert_names: frozenset[str], bucket: int, weight: str,
+    copies: Group | None = None,
+) -> GradientSync:  # fmt: skip
     """The collectives that join the replicas of one pipeline rank's parameters.
 
     bucket   bytes that one collective carries at the least; 0: all of them in one
     weight   dtype in which updated weights are gathered
+    copies   pipeline ranks with the same parameters (`mirror`): they sum what data parallelism left each of them
     """
     trained = [p for p in parameters if p.trained]
     reduce, gather = _Step(), _Step()
@@ -74,7 +94,7 @@ def gradient_sync(
         numel = sum(p.numel for p in trained if (p.names[0] in expert_names) == experts)
         total += numel
         own = groups(plan, experts)
-        if not numel or own.ranks == 1:
+        if not numel:
             continue
         dtype = plan.reduce_dtype
         part = -(-numel // own.shard.ranks)
@@ -89,6 +109,9 @@ def gradient_sync(
                 reduce.add("reduce_scatter", numel, part, dtype, own.shard, bucket)
             reduce.add("all_reduce", part, part, dtype, own.replicate, bucket)
             gather.add("all_gather", part, numel, weight, own.shard, bucket)
+        if copies is not None:
+            held = part if plan.zero_stage else numel
+            reduce.add("all_reduce", held, held, dtype, copies, bucket, axis="pp")
     return GradientSync(reduce.block(), gather.block(), total)
 
 
@@ -99,13 +122,15 @@ class _Step:
         self.storages: list[Storage] = []
         self.ops: list[Op] = []
 
-    def add(self, kind: str, before: int, after: int, dtype: str, group: Group, bucket: int) -> None:
+    def add(
+        self, kind: str, before: int, after: int, dtype: str, group: Group, bucket: int, axis: str = "dp"
+    ) -> None:  # fmt: skip
         """The collectives of one kind: `before` and `after` elements in a rank's hands, in buckets."""
         if group.ranks == 1:
             return
         width = bits(dtype) // 8
         count = max(1, max(before, after) * width // bucket) if bucket else 1
-        attrs = (("axis", "dp"), ("ranks", group.ranks), ("stride", group.stride), ("role", "gradient"))
+        attrs = (("axis", axis), ("ranks", group.ranks), ("stride", group.stride), ("role", "gradient"))
         if kind == "all_gather":
             attrs = (*attrs[:3], ("role", "weight"))
         for i in range(count):
