@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .annotate import works as annotated
 from .assumptions import assumptions
@@ -18,7 +18,9 @@ from .graph.work import Work
 from .price.roofline import roofline
 from .rank_memory import stage_memory
 from .rewrite import precision
+from .schedule.pipeline import step_time
 from .step import Priced, Step
+from .step_ends import RankCost
 from .utilisation import conventions, flops_of
 
 TIGHT = 0.05
@@ -223,7 +225,10 @@ def host_stalls(step: Step) -> float:
 
 
 def communication(step: Step) -> tuple[Communication, ...]:
-    """What each axis exposes and hides, on the average device."""
+    """What each axis exposes and hides, on the average device; of transfers between stages: what they add to the step.
+
+    The exchange of gradients and weights is shared out by the time of the collectives on each axis.
+    """
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}
     share = step.plan.micro_batches / step.plan.pp
@@ -233,7 +238,34 @@ def communication(step: Step) -> tuple[Communication, ...]:
                 for axis, seconds in own.items():
                     total[axis] = total.get(axis, 0.0) + share * seconds
     for rank in step.ranks:
-        exposed["dp"] = exposed.get("dp", 0.0) + (rank.exposed + rank.head) / len(step.ranks)
-        hidden["dp"] = hidden.get("dp", 0.0) + rank.hidden / len(step.ranks)
+        for axis, part in _exchange_shares(rank).items():
+            exposed[axis] = exposed.get(axis, 0.0) + part * (rank.exposed + rank.head) / len(step.ranks)
+            hidden[axis] = hidden.get(axis, 0.0) + part * rank.hidden / len(step.ranks)
+    if step.plan.pp > 1:
+        added, sent = transfers(step)
+        exposed["pp"] = exposed.get("pp", 0.0) + added
+        hidden["pp"] = hidden.get("pp", 0.0) + max(sent - added, 0.0)
     axes = {axis: (exposed.get(axis, 0.0), max(hidden.get(axis, 0.0), 0.0)) for axis in {**exposed, **hidden}}
     return tuple(Communication(axis, *axes[axis]) for axis in sorted(axes) if any(axes[axis]))
+
+
+def _exchange_shares(rank: RankCost) -> dict[str, float]:
+    """Axis -> its share of the time of the collectives that join replicas."""
+    found: dict[str, float] = {}
+    for op, _, price in rank.ops:
+        if op.attr("role") in ("gradient", "weight"):
+            axis = str(op.attr("axis"))
+            found[axis] = found.get(axis, 0.0) + price.seconds
+    whole = sum(found.values())
+    return {axis: seconds / whole for axis, seconds in found.items()} if whole else {}
+
+
+def transfers(step: Step) -> tuple[float, float]:
+    """Seconds by which transfers between stages lengthen the step, and those that the average rank sends in it."""
+    pipeline, seconds = step.pipeline, 0.0
+    for own, stages in zip(step.rank_of, pipeline.stages, strict=True):
+        for c, stage in zip(own, stages, strict=True):
+            ways = bool(step.chunks[c].sends) + bool(step.chunks[c].returns)
+            seconds += pipeline.per_chunk * ways * stage.send
+    free = replace(pipeline, stages=tuple(tuple(replace(s, send=0.0) for s in own) for own in pipeline.stages))
+    return max(step.seconds - step_time(free).seconds, 0.0), seconds / pipeline.ranks

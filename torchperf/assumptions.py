@@ -5,6 +5,7 @@ from __future__ import annotations
 from .graph.graph import Graph
 from .graph.runtime import Runtime
 from .graph.system import Accelerator, System
+from .partition.why import PAD, Indivisible
 from .step import Step
 
 
@@ -50,6 +51,7 @@ def _plan(step: Step, runtime: Runtime) -> list[str]:
         found.append(f"gradients are held for the whole step; optimizer passes: {', '.join(runtime.training.passes)}")
     if plan.tp > 1 and not plan.tp_plan:
         found.append(f"tp {plan.tp} by the plan inferred from the graph")
+    found += [_left_whole(one) for one in step.local.whole]
     beside = ", ".join(runtime.training.overlap) or "nothing"
     if plan.num_gpus > 1:
         found.append(f"`{runtime.name}` overlaps with compute: {beside}")
@@ -70,6 +72,16 @@ def _plan(step: Step, runtime: Runtime) -> list[str]:
             "offload: transfers over the host link hide behind nothing; the host's own arithmetic is not priced"
         )
     return found
+
+
+def _left_whole(one: Indivisible) -> str:
+    """What a parameter costs that the ranks do not divide, and which size they would."""
+    size = f"as Megatron-LM pads to a multiple of {PAD} x tp, " if one.table else ""
+    return (
+        f"`{one.parameter}` is whole on each tp rank: {one.ranks} does not divide {one.size:,} {one.dim}; "
+        f"{one.nbytes / 1e6:,.1f} MB of weights a rank above its share, gradients and states besides; "
+        f"padded to {one.padded:,}, {size}it would be split; nothing is padded here"
+    )
 
 
 def _time(step: Step, runtime: Runtime, launches: float) -> list[str]:

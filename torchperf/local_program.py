@@ -19,6 +19,7 @@ from .partition.gradient_sums import put_off
 from .partition.plan_file import plan_of
 from .partition.stages import layers_of, split_layers
 from .partition.tensor_parallel import tensor_parallel
+from .partition.why import Indivisible, left_whole
 from .rewrite import attention, optimizer, recompute
 from .rewrite import precision as precisions
 from .rewrite.low_precision import quantise
@@ -41,11 +42,13 @@ class LocalProgram:
     graph    local shapes and collectives
     experts  names of the parameters of experts, split or left whole
     summed   names of the parameters whose gradients are summed over the tensor-parallel ranks once a step
+    whole    large parameters that tensor parallelism leaves whole, because the ranks do not divide them
     """
 
     graph: Graph
     experts: frozenset[str] = frozenset()
     summed: frozenset[str] = frozenset()
+    whole: tuple[Indivisible, ...] = ()
 
 
 Bind = Callable[[int | None], Graph]  # a sequence length, None for the model's own -> the bound graph
@@ -72,6 +75,7 @@ def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Ru
     to = precisions.precision(how.precision)
     training = runtime.training
     form, experts, summed = _form(how, runtime), frozenset[str](), frozenset[str]()
+    left: tuple[Indivisible, ...] = ()
     unfused = form == "unfused"  # written out once heads are local: kernels over merged batch and heads do not split
     program = attention.apply(precisions.apply(graph, to), "written" if unfused else form)
     if plan.cp > 1:
@@ -82,7 +86,7 @@ def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Ru
             regather=training.regather, norm_gradients=training.norm_gradients != "never",
             local_experts=plan.expert_tp < plan.tp,
         )  # fmt: skip
-        program, experts = split.program, split.experts
+        program, experts, left = split.program, split.experts, left_whole(split.plan)
         if training.norm_gradients == "step":
             program, summed = put_off(program)
     mesh = plan.mesh
@@ -102,9 +106,9 @@ def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Ru
     if to.linear:
         program = narrow_gathers(quantise(program, to, arch or None, sharded=plan.zero_stage == 3), to)
     if plan.recompute.startswith("full:"):  # layers alike in all else differ there
-        return LocalProgram(_repeated(program, plan, to, runtime, _stages(program, plan)), experts, summed)
+        return LocalProgram(_repeated(program, plan, to, runtime, _stages(program, plan)), experts, summed, left)
     folded = fold(program)
-    return LocalProgram(folded.unfold(_repeated(folded.graph, plan, to, runtime)), experts, summed)
+    return LocalProgram(folded.unfold(_repeated(folded.graph, plan, to, runtime)), experts, summed, left)
 
 
 def _repeated(

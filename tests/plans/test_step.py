@@ -147,8 +147,26 @@ def test_1f1b_holds_as_many_micro_batches_as_stages(run) -> None:
 
 def test_communication_is_told_by_axis(run) -> None:
     e = run(MIXTRAL, ep=4, dp=4, cp=2, tp=2, pp=2, sequence_parallel=True, global_batch=8)
-    assert {c.axis for c in e.communication} >= {"cp", "dp", "ep", "tp"}
+    assert {c.axis for c in e.communication} >= {"cp", "dp", "ep", "pp", "tp"}
     assert all(c.exposed >= 0 and c.hidden >= 0 for c in e.communication)
+
+
+def test_transfers_between_stages_have_a_row_of_their_own(run) -> None:
+    """They take as long under both runtimes; the one that computes meanwhile exposes less of it."""
+    assert "pp" not in {c.axis for c in run(tp=2).communication}
+    (hides,) = [c for c in run(pp=4, global_batch=16).communication if c.axis == "pp"]
+    (waits,) = [c for c in run(pp=4, global_batch=16, runtime="megatron-deepspeed").communication if c.axis == "pp"]
+    assert hides.exposed + hides.hidden == pytest.approx(waits.exposed + waits.hidden)
+    assert 0 <= hides.exposed < waits.exposed
+
+
+def test_a_vocabulary_left_whole_is_told(run) -> None:
+    """GPT-2, tp 4: 50,257 x 768 x 2 bytes, 3/4 of them above the share."""
+    (told,) = [text for text in run(GPT2, tp=4, seq_len=512).assumptions if "is whole on each tp rank" in text]
+    assert told.startswith("`transformer.wte.weight` is whole on each tp rank: 4 does not divide 50,257 vocab; ")
+    assert f"{50257 * 768 * 2 * 3 / 4 / 1e6:.1f} MB of weights" in told
+    assert "padded to 50,688, as Megatron-LM pads to a multiple of 128 x tp" in told
+    assert not [text for text in run(tp=8).assumptions if "is whole on each tp rank" in text]
 
 
 def test_experts_are_shared_out_and_imbalance_costs(run) -> None:
