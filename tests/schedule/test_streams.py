@@ -59,6 +59,30 @@ def test_a_collective_beside_compute_holds_back_only_its_readers() -> None:
     assert spent.compute == pytest.approx(5.0)
 
 
+def test_what_crosses_a_block_keeps_its_axis() -> None:
+    """reduce(0) takes 5 at the end of a block; the next block reads it after a kernel of 3."""
+    first = Block("", "forward", (Storage(16, "activation"),) * 2, (op("a", (1,), 0), reduce(0)))
+    then = Block("", "forward", (Storage(16, "activation"),) * 5, (op("b", (2,), 3), op("c", (0,), 4)))
+    segments = (Segment(0, "", (0, 1)), Segment(1, "", (0, 1, 2, 3, 4)))
+    program = Graph(Facts("hand", "Hand", "forward"), (first, then), segments, ())
+    spent = micro_batch(program, (*prices(1.0, 5.0), *prices(3.0, 1.0)), runtime(slowdown=0.1))["forward"]
+    assert spent.exposed == {"tp": pytest.approx(2.0)}
+    assert spent.hidden == {"tp": pytest.approx(3.0)}
+    assert spent.slowed == pytest.approx(0.1 * 3.0)
+    assert spent.elapsed == pytest.approx(1 + 5 + 1 + 0.3)
+
+
+def test_a_stream_runs_one_collective_at_a_time() -> None:
+    """A gather in line waits for the reduce of the same ranks that runs beside compute."""
+    gather = op("torchperf.all_gather", (2,), 3, axis="dp", ranks=8, role="fsdp")
+    scatter = op("torchperf.reduce_scatter", (0,), 4, axis="dp", ranks=8, role="fsdp")
+    program = graph(op("a", (1,), 0), scatter, op("b", (2,), 2), gather)
+    spent = micro_batch(program, prices(1.0, 5.0, 3.0, 2.0), runtime(overlap=("gradients",)))["forward"]
+    assert spent.exposed == {"dp": pytest.approx(2.0 + 2.0)}
+    assert spent.hidden == {"dp": pytest.approx(3.0)}
+    assert spent.elapsed == pytest.approx(1 + 5 + 2)
+
+
 def test_in_line_where_the_runtime_does_not_overlap() -> None:
     program = graph(op("a", (1,), 0), reduce(0), op("b", (2,), 3), op("c", (0,), 4))
     spent = micro_batch(program, prices(1.0, 5.0, 3.0, 1.0), runtime(overlap=()))["forward"]

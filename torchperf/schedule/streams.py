@@ -10,22 +10,23 @@ tp-pipelined  a gather or scatter of tensor parallelism runs in as many slices a
 ep            an exchange of experts' rows runs beside the kernels of another micro-batch: nothing waits for it, but
               the phase lasts as long as they do
 
-What is hidden slows compute by the runtime's share.
+A stream runs one collective at a time. While compute waits for a collective, what its stream runs is exposed; the rest
+of a collective is hidden, so that both add up to its seconds. What is hidden slows compute by the runtime's share.
 
 Blocks repeat: a block that meets the same relative state again takes the same time, so 126 layers cost what 3 cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from ..graph.graph import Block, Graph
-from ..graph.price import Price, Prices
+from ..graph.graph import Graph
+from ..graph.price import Prices
 from ..graph.runtime import Runtime
+from .stream_kernels import Kernel, kernels
 
-SLICED = ("all_gather", "reduce_scatter")
-PRODUCTS = ("aten.mm.", "aten.addmm.", "aten.bmm.", "aten._scaled_mm.", "aten._grouped_mm.")
+Interval = tuple[float, float]
 
 
 @dataclass(slots=True)
@@ -34,10 +35,10 @@ class Spent:
 
     elapsed   from the start of its first kernel to the end of its last, waits included
     compute   kernels; `weight` is the part that only makes parameters' gradients
-    exposed   axis -> seconds that compute waited for its collectives, or ran them in line
+    exposed   axis -> seconds of collectives that compute waited for, or ran in line
     hidden    axis -> seconds of collectives beside compute
     launches  kernels that the host issued
-    slowed    that compute lost beside collectives
+    slowed    that compute lost beside collectives: the runtime's share of what is hidden
     """
 
     elapsed: float = 0.0
@@ -59,176 +60,196 @@ class Spent:
                 own[axis] = own.get(axis, 0.0) + seconds
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernel:
-    """One priced op, ready for the walk."""
+class Event(NamedTuple):
+    """One collective on the stream of its axis. Seconds."""
 
+    axis: str
+    name: str
+    start: float
+    end: float
+
+
+class _Arrival(NamedTuple):
+    """When a collective beside compute is done with a storage, and in how many slices it came (0: in one)."""
+
+    end: float
+    axis: str
+    slices: int
     seconds: float
-    axis: str  # "" for compute
-    overlaps: bool
-    ring: int  # steps of the ring that feeds this attention; 0
-    slices: int  # of a collective that runs beside the product that reads or makes its tensor; 0
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    weight: bool
-    product: bool
-    cast: bool  # to few bits, slice by slice as its source arrives
-
-
-def kernels(block: Block, prices: Sequence[Price], overlap: frozenset[str], pace: float = 1.0) -> tuple[_Kernel, ...]:
-    """The kernels of a block that take time; `overlap` and `pace` as in Training."""
-    found = []
-    for op, price in zip(block.ops, prices, strict=True):
-        if price.seconds <= 0.0:
-            continue
-        axis = op.attr("axis", "") if op.name.startswith("torchperf.") and op.attr("ranks") is not None else ""
-        role = op.attr("role", "")
-        pipelined = axis == "tp" and "tp-pipelined" in overlap and op.name.endswith(SLICED)
-        if role == "fsdp":
-            overlaps = ("weights" if "gather" in op.name else "gradients") in overlap
-        else:
-            overlaps = role == "ring" or pipelined or (axis in ("tp", "ep") and axis in overlap)
-        found.append(
-            _Kernel(
-                price.seconds * (1.0 if axis else pace), str(axis), overlaps, int(op.attr("ring", 0)),
-                int(op.attr("ranks", 0)) if pipelined else 0,
-                tuple({v.slot for v in op.inputs}), tuple({v.slot for v in op.outputs}),
-                any(block.storages[v.slot].kind == "grad" for v in op.outputs),
-                op.name.startswith(PRODUCTS),
-                any(one.name.startswith("torchperf.quantise") for one in op.parts or (op,)),
-            )
-        )  # fmt: skip
-    return tuple(found)
 
 
 @dataclass(slots=True)
 class _Clock:
-    """Absolute times: when the host is free to issue, when each stream is free, when a storage is there."""
+    """Absolute times: when the host is free to issue, when compute is free, what streams still run, what is due.
+
+    streams  axis -> what its stream has yet to run that no block has counted, in order
+    pending  program storage -> its collective
+    """
 
     host: float = 0.0
     compute: float = 0.0
-    streams: dict[str, float] = field(default_factory=dict)
-    pending: dict[int, float] = field(default_factory=dict)  # program storage -> when its collective is done
+    streams: dict[str, tuple[Interval, ...]] = field(default_factory=dict)
+    pending: dict[int, _Arrival] = field(default_factory=dict)
 
 
-def micro_batch(graph: Graph, prices: Prices, runtime: Runtime, architecture: str = "") -> dict[str, Spent]:
-    """Time of each phase of one micro-batch, in the order in which the program runs."""
+class Run(NamedTuple):
+    """One call of a block, in seconds from the start of its micro-batch; `events` from its own start."""
+
+    phase: str
+    start: float
+    end: float
+    events: tuple[Event, ...]
+
+
+class _Walked(NamedTuple):
+    """What a block took, the state behind it and its collectives; times are relative to its start."""
+
+    spent: Spent
+    after: _Clock
+    events: tuple[Event, ...]
+
+
+def micro_batch(
+    graph: Graph, prices: Prices, runtime: Runtime, architecture: str = "", runs: list[Run] | None = None
+) -> dict[str, Spent]:
+    """Time of each phase of one micro-batch, in the order in which the program runs.
+
+    runs   is given each call of a block
+    """
     overlap = frozenset(runtime.training.overlap)
     launch, slowdown = runtime.launch.value, runtime.training.overlap_slowdown.value
     pace = runtime.training.slower(architecture) if graph.facts.mode == "train" else 1.0
     rows = [kernels(block, row, overlap, pace) for block, row in zip(graph.blocks, prices, strict=True)]
     clock = _Clock()
-    known: dict[tuple[object, ...], tuple[Spent, _Clock]] = {}
+    known: dict[tuple[object, ...], _Walked] = {}
     phases: dict[str, Spent] = {}
     for segment in graph.segments:
         row = rows[segment.block]
         if not row:
             continue
+        now = clock.compute
         waits = {slot: clock.pending[s] for slot, s in enumerate(segment.storages) if s in clock.pending}
-        waits = {slot: t for slot, t in waits.items() if t > clock.compute}
+        waits = {slot: due._replace(end=due.end - now) for slot, due in waits.items() if due.end > now}
         key = _key(segment.block, clock, waits, len(row) * launch)
         if key not in known:
             known[key] = _Walk(clock, waits).run(row, launch, slowdown)
-        spent, after = known[key]
-        now = clock.compute
+        spent, after, events = known[key]
         clock.compute = now + after.compute
         clock.host += len(row) * launch
-        clock.streams |= {axis: now + t for axis, t in after.streams.items()}
-        for slot, t in after.pending.items():
-            clock.pending[segment.storages[slot]] = now + t
-        phases.setdefault(graph.blocks[segment.block].phase, Spent()).add(spent)
-    if phases and clock.streams:
-        last = phases[next(reversed(phases))]
-        tail = max(clock.streams.values()) - clock.compute
-        if tail > 0:  # the last reduce-scatters
-            axis = max(clock.streams, key=lambda a: clock.streams[a])
-            last.elapsed += tail
-            last.exposed[axis] = last.exposed.get(axis, 0.0) + tail
-            last.hidden[axis] = max(last.hidden.get(axis, 0.0) - tail, 0.0)
+        clock.streams = {axis: tuple((now + a, now + b) for a, b in left) for axis, left in after.streams.items()}
+        for slot, due in after.pending.items():
+            clock.pending[segment.storages[slot]] = due._replace(end=now + due.end)
+        phase = graph.blocks[segment.block].phase
+        phases.setdefault(phase, Spent()).add(spent)
+        if runs is not None:
+            runs.append(Run(phase, now, clock.compute, events))
+    if phases:
+        _last(phases[next(reversed(phases))], clock)
     return phases
 
 
-def _key(block: int, clock: _Clock, waits: dict[int, float], issue: float) -> tuple[object, ...]:
+def _last(last: Spent, clock: _Clock) -> None:
+    """What streams still run as compute ends, the last reduce-scatters: the phase waits for the longest of them."""
+    now = clock.compute
+    ends = {axis: left[-1][1] for axis, left in clock.streams.items() if left}
+    longest = max(ends, key=lambda axis: ends[axis], default="")
+    last.elapsed += max(ends.get(longest, now) - now, 0.0)
+    for axis, left in clock.streams.items():
+        waited = sum(max(b - max(a, now), 0.0) for a, b in left) if axis == longest else 0.0
+        _tally(last.exposed, axis, waited)
+        _tally(last.hidden, axis, sum(b - a for a, b in left) - waited)
+
+
+def _key(block: int, clock: _Clock, waits: dict[int, _Arrival], issue: float) -> tuple[object, ...]:
     """The state that a block meets, relative to compute; what cannot hold it back any more is left out."""
     now = clock.compute
-    streams = tuple(sorted((a, round(t - now, 11)) for a, t in clock.streams.items() if t > now))
+    streams = tuple(
+        (axis, *(round(t - now, 11) for span in left for t in span)) for axis, left in sorted(clock.streams.items())
+    )
     ahead = max(clock.host - now, -issue)
-    return (block, round(ahead, 11), streams, tuple(sorted((s, round(t - now, 11)) for s, t in waits.items())))
+    due = tuple(sorted((slot, round(d.end, 11), d.axis, d.slices, round(d.seconds, 11)) for slot, d in waits.items()))
+    return (block, round(ahead, 11), streams, due)
 
 
 class _Walk:
     """One block from the clock's state; times are relative to compute at its start."""
 
-    def __init__(self, clock: _Clock, waits: dict[int, float]) -> None:
+    def __init__(self, clock: _Clock, waits: dict[int, _Arrival]) -> None:
         now = clock.compute
         self.host, self.compute = clock.host - now, 0.0
-        self.streams = {axis: t - now for axis, t in clock.streams.items()}
+        self.streams = {axis: [(a - now, b - now) for a, b in left] for axis, left in clock.streams.items()}
+        self.waited: dict[str, float] = {}  # axis -> seconds of its stream's work that compute stood still for
         self.made: dict[int, float] = {}  # slot -> end of the kernel in line that wrote it
-        self.arrives = {slot: t - now for slot, t in waits.items()}  # slot -> end of the collective beside compute
-        self.axis = dict.fromkeys(waits, "dp")
-        self.slices: dict[int, tuple[int, float]] = {}  # slot -> (slices, seconds) of the collective that fills it
+        self.arrives = waits  # slot -> the collective beside compute that fills it
         self.product: dict[int, float] = {}  # slot -> seconds of the product that made it; 0 where another kernel did
         self.spent = Spent()
+        self.events: list[Event] = []
 
-    def run(self, row: tuple[_Kernel, ...], launch: float, slowdown: float) -> tuple[Spent, _Clock]:
+    def run(self, row: tuple[Kernel, ...], launch: float, slowdown: float) -> _Walked:
         for kernel in row:
             self.host += launch
             if kernel.axis and kernel.overlaps:
                 self._beside(kernel)
             else:
                 self._in_line(kernel)
-        spent = self.spent
+        spent, end = self.spent, self.compute
+        for axis, spans in self.streams.items():
+            ran = sum(min(b, end) - a for a, b in spans if a < end) - self.waited.get(axis, 0.0)
+            if ran > 1e-12:  # less is rounding
+                _tally(spent.hidden, axis, ran)
         spent.launches = len(row)
-        spent.slowed = slowdown * sum(max(t, 0.0) for t in spent.hidden.values())
+        spent.slowed = slowdown * sum(spent.hidden.values())
         self.compute += spent.slowed
         spent.elapsed = self.compute
-        pending = {slot: t for slot, t in self.arrives.items() if t > self.compute}
-        return spent, _Clock(0.0, self.compute, self.streams, pending)
+        left = {axis: tuple((max(a, end), b) for a, b in spans if b > end) for axis, spans in self.streams.items()}
+        pending = {slot: due for slot, due in self.arrives.items() if due.end > self.compute}
+        after = _Clock(0.0, self.compute, {axis: spans for axis, spans in left.items() if spans}, pending)
+        return _Walked(spent, after, tuple(self.events))
 
-    def _beside(self, kernel: _Kernel) -> None:
+    def _beside(self, kernel: Kernel) -> None:
         made = max((self.made.get(slot, 0.0) for slot in kernel.reads), default=0.0)
-        known = [self.arrives.get(slot, 0.0) for slot in kernel.reads]
-        free = max(self.host, self.streams.get(kernel.axis, 0.0), 0.0, *known)
+        known = [self.arrives[slot].end for slot in kernel.reads if slot in self.arrives]
+        free = max(self.host, self._free(kernel.axis), 0.0, *known)
         maker = max((self.product.get(slot, 0.0) for slot in kernel.reads), default=0.0)
         if kernel.slices and maker:  # scattered slice by slice as the product makes them
             start = max(free, made - maker * (1 - 1 / kernel.slices))
             end = max(start + kernel.seconds, made + kernel.seconds / kernel.slices)
         else:
             end = max(free, made) + kernel.seconds
-        self.streams[kernel.axis] = end
-        _tally(self.spent.hidden, kernel.axis, kernel.seconds)
+        self._occupy(kernel, end)
         if kernel.axis == "ep":
             return
         for slot in kernel.writes:
-            self.arrives[slot], self.axis[slot] = end, kernel.axis
-            self.slices[slot] = (kernel.slices, kernel.seconds)
+            self.arrives[slot] = _Arrival(end, kernel.axis, kernel.slices, kernel.seconds)
 
-    def _in_line(self, kernel: _Kernel) -> None:
+    def _in_line(self, kernel: Kernel) -> None:
         start = max(self.host, self.compute)
-        late = [slot for slot in kernel.reads if self.arrives.get(slot, 0.0) > start]
-        last = max(late, key=lambda slot: self.arrives[slot], default=-1)
-        if kernel.cast and self.slices.get(last, (0, 0.0))[0]:
+        if kernel.axis:  # after what its peers still exchange
+            start = self._wait(kernel.axis, start, self._free(kernel.axis))
+        late = [self.arrives[slot] for slot in kernel.reads if slot in self.arrives and self.arrives[slot].end > start]
+        last = max(late, default=None)
+        if kernel.cast and last and last.slices:
             self._cast(kernel, start, last)
             return
-        steps, lead = kernel.ring, 0.0
-        if not steps and kernel.product and last >= 0 and self.slices.get(last, (0, 0.0))[0]:
-            steps, seconds = self.slices[last]
-            lead = max(self.arrives[last] - seconds * (1 - 1 / steps), start) - start  # until the first slice is there
-        if late and not steps:
-            lead = self.arrives[last] - start
-        if lead > 0:
-            self._expose(self.axis[last], lead)
-            start += lead
+        steps = kernel.ring
+        if last and last.slices and kernel.product and not steps:
+            steps = last.slices
+            start = self._wait(last.axis, start, last.end - last.seconds * (1 - 1 / steps))  # for the first slice
+        elif not steps:
+            for due in sorted(late):
+                start = self._wait(due.axis, start, due.end)
         end = start + kernel.seconds
         if kernel.axis:
+            self._occupy(kernel, end)
+            _tally(self.waited, kernel.axis, kernel.seconds)
             _tally(self.spent.exposed, kernel.axis, kernel.seconds)
         else:
             self.spent.compute += kernel.seconds
             self.spent.weight += kernel.seconds if kernel.weight else 0.0
-        if late and steps:
-            held = self.arrives[last] + kernel.seconds / steps - end
+        if last and steps:
+            held = last.end + kernel.seconds / steps - end
             if held > 0:
-                self._expose(self.axis[last], held)
+                self._wait(last.axis, last.end - held, last.end)
                 end += held
         self.compute = end
         for slot in kernel.writes:
@@ -236,18 +257,37 @@ class _Walk:
             self.product[slot] = kernel.seconds if kernel.product else 0.0
             self.arrives.pop(slot, None)
 
-    def _cast(self, kernel: _Kernel, start: float, source: int) -> None:
+    def _cast(self, kernel: Kernel, start: float, source: _Arrival) -> None:
         """A cast of what a sliced gather brings: it takes its time now, its result is there a slice after the last."""
         self.compute = start + kernel.seconds
         self.spent.compute += kernel.seconds
         for slot in kernel.writes:
-            self.arrives[slot] = self.arrives[source] + kernel.seconds / self.slices[source][0]
-            self.slices[slot], self.axis[slot] = self.slices[source], self.axis[source]
+            self.arrives[slot] = source._replace(end=source.end + kernel.seconds / source.slices)
 
-    def _expose(self, axis: str, seconds: float) -> None:
-        """Compute waits for a collective that was to be hidden."""
-        _tally(self.spent.exposed, axis, seconds)
-        _tally(self.spent.hidden, axis, -seconds)
+    def _free(self, axis: str) -> float:
+        """When a stream has run all that was given to it."""
+        spans = self.streams.get(axis)
+        return spans[-1][1] if spans else 0.0
+
+    def _occupy(self, kernel: Kernel, end: float) -> None:
+        spans, start = self.streams.setdefault(kernel.axis, []), end - kernel.seconds
+        self.events.append(Event(kernel.axis, kernel.name, start, end))
+        if spans and abs(spans[-1][1] - start) < 1e-12:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
+
+    def _wait(self, axis: str, start: float, end: float) -> float:
+        """Compute stands still until `end`: what the stream runs meanwhile is exposed. When compute goes on."""
+        seconds = 0.0
+        for a, b in reversed(self.streams.get(axis, ())):
+            if b <= start:
+                break
+            seconds += max(min(b, end) - max(a, start), 0.0)
+        if seconds:
+            _tally(self.waited, axis, seconds)
+            _tally(self.spent.exposed, axis, seconds)
+        return max(start, end)
 
 
 def _tally(found: dict[str, float], key: str, seconds: float) -> None:
