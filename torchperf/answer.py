@@ -177,6 +177,7 @@ def answer(graph: Graph, whole: Graph, step: Step, core: int, setting: Setting) 
         plan=plan,
         bubble_s=max(step.seconds - sum(step.busy) / len(step.busy), 0.0),
         communication=communication(step),
+        slowed_s=slowed(step),
         system=f"{setting.system.name}, {setting.system.num_accelerators} a node",
         stages=stages if plan.pp > 1 else (),
     )
@@ -210,6 +211,7 @@ def phases(step: Step) -> tuple[tuple[str, float], ...]:
     ranks = step.ranks
     found["optimizer"] = sum(r.optimizer for r in ranks) / len(ranks)
     found["gradient and weight exchange"] = sum(r.exposed + r.head for r in ranks) / len(ranks)
+    found["compute slowed by the exchange"] = sum(r.slowed for r in ranks) / len(ranks)
     found["offload"] = sum(r.offload for r in ranks) / len(ranks)
     found["host, a layer and pass"] = host_stalls(step)
     found["waiting in the pipeline"] = step.seconds - sum(found.values()) if step.plan.pp > 1 else 0.0
@@ -225,9 +227,10 @@ def host_stalls(step: Step) -> float:
 
 
 def communication(step: Step) -> tuple[Communication, ...]:
-    """What each axis exposes and hides, on the average device; of transfers between stages: what they add to the step.
+    """What each axis exposes and hides, on the average device, together the seconds of its collectives.
 
-    The exchange of gradients and weights is shared out by the time of the collectives on each axis.
+    Of transfers between stages: what they add to the step, and the rest. The exchange of gradients and weights is
+    shared out by the time of the collectives on each axis.
     """
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}
@@ -245,7 +248,7 @@ def communication(step: Step) -> tuple[Communication, ...]:
         added, sent = transfers(step)
         exposed["pp"] = exposed.get("pp", 0.0) + added
         hidden["pp"] = hidden.get("pp", 0.0) + max(sent - added, 0.0)
-    axes = {axis: (exposed.get(axis, 0.0), max(hidden.get(axis, 0.0), 0.0)) for axis in {**exposed, **hidden}}
+    axes = {axis: (exposed.get(axis, 0.0), hidden.get(axis, 0.0)) for axis in {**exposed, **hidden}}
     return tuple(Communication(axis, *axes[axis]) for axis in sorted(axes) if any(axes[axis]))
 
 
@@ -269,3 +272,9 @@ def transfers(step: Step) -> tuple[float, float]:
             seconds += pipeline.per_chunk * ways * stage.send
     free = replace(pipeline, stages=tuple(tuple(replace(s, send=0.0) for s in own) for own in pipeline.stages))
     return max(step.seconds - step_time(free).seconds, 0.0), seconds / pipeline.ranks
+
+
+def slowed(step: Step) -> float:
+    """Seconds that compute loses beside hidden collectives, on the average device."""
+    inside = sum(spent.slowed for chunk in step.costs for spent in chunk.spent.values())
+    return (inside * step.plan.micro_batches + sum(rank.slowed for rank in step.ranks)) / step.plan.pp

@@ -70,19 +70,18 @@ def _phase(name: str, spent: Spent, share: float, rows: list[Row], step: Step) -
         exposed = share * spent.exposed.get(axis, 0.0)
         if own.value or exposed:
             lines.append(filled(f"exposed {axis} communication", exposed, "s", (own,), "beside compute"))
-    lines += _slowed(share * spent.slowed, share * sum(max(t, 0.0) for t in spent.hidden.values()), step)
+    lines += _slowed(share * spent.slowed, share * sum(spent.hidden.values()), step)
     return filled(name, share * spent.elapsed, "s", tuple(lines), "waiting for the host to launch")
 
 
-def _slowed(seconds: float, hidden: float, step: Step) -> list[Line]:
+def _slowed(seconds: float, hidden: float, step: Step, name: str = "slowed beside collectives") -> list[Line]:
     if not seconds:
         return []
     given = (("overlap_slowdown", step.runtime.training.overlap_slowdown.value), ("hidden", hidden))
     return [
         Line(
-            "slowed beside collectives", seconds, "s", inputs=given,
+            name, seconds, "s", formula="overlap_slowdown hidden", inputs=given,
             records=(f"{step.runtime.name}: training.overlap_slowdown",),
-            note="overlap_slowdown of what each layer hides",
         )
     ]  # fmt: skip
 
@@ -105,13 +104,11 @@ def _ends(step: Step) -> list[Line]:
             "launches", calls * launch, "s", formula="calls launch", inputs=(("calls", calls), ("launch", launch)),
             records=(f"{name}: launch",),
         )  # fmt: skip
-        parts = [kernels(own, "kernels" if title == "optimizer" else "collectives"), started]
-        if title != "optimizer":
-            hidden = sum(r.hidden for r in ranks) * share
-            parts += _slowed(hidden * step.runtime.training.overlap_slowdown.value, hidden, step)
+        parts = (kernels(own, "kernels" if title == "optimizer" else "collectives"), started)
         if value:
-            lines.append(filled(title, value, "s", tuple(parts), rest))
-    return lines
+            lines.append(filled(title, value, "s", parts, rest))
+    hidden, slowed = (sum(found) * share for found in ([r.hidden for r in ranks], [r.slowed for r in ranks]))
+    return [*lines, *_slowed(slowed, hidden, step, "compute slowed by the exchange")]
 
 
 def _pipeline(e: Estimate, step: Step) -> list[Line]:

@@ -126,7 +126,7 @@ class Planner:
         ranks = self._ranks_of(plan, local, rank_of, chunks, costs)
         training = self.runtime.training
         stages = self._stages(plan, rank_of, chunks, costs)
-        tails = tuple(r.exposed + r.optimizer + r.offload for r in ranks)
+        tails = tuple(r.exposed + r.slowed + r.optimizer + r.offload for r in ranks)
         pipeline = Pipeline(
             stages, plan.micro_batches, plan.schedule if plan.pp > 1 else "1f1b", "p2p" in training.overlap,
             tuple(r.head for r in ranks), tails,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .annotate import work as work_of
 from .graph.dtype import bits
@@ -23,9 +24,29 @@ from .schedule.streams import Spent
 from .step_ops import once_a_step, sends
 
 
+class Call(NamedTuple):
+    """One collective that joins replicas, or the ranks of the model, outside of its program.
+
+    when         gradients: `start`, `end` are seconds from the start of the backward of its micro-batch; weights: from
+                 the start of the first forward, below zero before it; model: from the start of the optimizer
+    micro_batch  counted from the last: 0 the last, -1 the one before
+    """
+
+    when: str
+    axis: str
+    name: str
+    micro_batch: int
+    start: float
+    end: float
+
+
 @dataclass(frozen=True, slots=True)
 class RankCost:
-    """What one pipeline rank does once a step. Seconds."""
+    """What one pipeline rank does once a step. Seconds.
+
+    exposed, hidden   of the collectives of gradients and weights, launches included; of `exposed`, `head` is apart
+    slowed            what compute loses beside the hidden ones
+    """
 
     parameters: tuple[Parameter, ...]
     ops: tuple[tuple[Op, Work, Price], ...]
@@ -34,6 +55,8 @@ class RankCost:
     hidden: float
     head: float
     offload: float
+    slowed: float = 0.0
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +87,23 @@ class Ends:
         training = self.runtime.training
         once = once_a_step(plan, parameters, local, training, self.optimizer, self.to, copies)
         ops: list[tuple[Op, Work, Price]] = []
-        reduce = [self._add(ops, op) for op in once.reduce]
-        gather = [self._add(ops, op) for op in once.gather]
-        whole = [self._add(ops, op) for op in once.model_wide]
+        reduce = [(op, self._add(ops, op)) for op in once.reduce]
+        gather = [(op, self._add(ops, op)) for op in once.gather]
+        whole = [(op, self._add(ops, op)) for op in once.model_wide]
         window = sum(own["backward"].elapsed for own in spent if "backward" in own)
         opening = sum(own["forward"].elapsed for own in spent if "forward" in own)
-        late = _exposed(reduce, window) if "gradients" in training.overlap else sum(reduce)
-        early = _exposed(gather, opening) if "weights" in training.overlap else sum(gather)
-        hidden = sum(reduce) + sum(gather) - late - early
-        seconds = sum(self._add(ops, op) for op in once.passes) + sum(whole)
+        calls = list(_gradients(reduce, window, "gradients" in training.overlap, plan.micro_batches - 1))
+        late = sum(max(0.0, c.end - max(c.start, window)) for c in calls)
+        weights = _weights(gather, opening, "weights" in training.overlap)
+        early = max((-c.start for c in weights), default=0.0)
+        hidden = sum(max(0.0, min(c.end, window) - c.start) for c in calls)
+        hidden += sum(max(0.0, c.end - max(c.start, 0.0)) for c in weights)
+        calls += [*weights, *_in_turn("model", whole)]
+        seconds = sum(self._add(ops, op) for op in once.passes) + sum(t for _, t in whole)
         slowed = hidden * training.overlap_slowdown.value
-        return RankCost(parameters, tuple(ops), seconds, late + slowed, hidden, early, self._offload(plan, parameters))
+        return RankCost(
+            parameters, tuple(ops), seconds, late, hidden, early, self._offload(plan, parameters), slowed, tuple(calls)
+        )
 
     def _add(self, ops: list[tuple[Op, Work, Price]], op: Op) -> float:
         work = work_of(op)
@@ -107,15 +136,45 @@ def merged(
     return tuple(replace(alike[0], shape=(sum(p.numel for p in alike),)) for alike in found.values())
 
 
-def _exposed(parts: Sequence[float], window: float) -> float:
-    """Of collectives in buckets that start as their share of `window` seconds of compute is done: what is left over.
+Timed = Sequence[tuple[Op, float]]  # collectives and their seconds
 
-    With n buckets the first starts after 1/n of the window; the last can only start at its end.
+
+def _gradients(parts: Timed, window: float, overlaps: bool, last: int) -> Iterable[Call]:
+    """Collectives of gradients: those of a micro-batch beside its own backward, the others beside the last one."""
+    own: dict[int, list[tuple[Op, float]]] = {}
+    for op, seconds in parts:
+        own.setdefault(op.attr("micro_batch", last), []).append((op, seconds))
+    for j, some in sorted(own.items()):
+        for (op, _), (start, end) in zip(some, _buckets([t for _, t in some], window, overlaps), strict=True):
+            yield Call("gradients", str(op.attr("axis")), op.name, j - last, start, end)
+
+
+def _weights(parts: Timed, window: float, overlaps: bool) -> list[Call]:
+    """Gathers of weights: as gradients are reduced, but backwards in time: each is done as its share is needed."""
+    spans = _buckets([seconds for _, seconds in reversed(parts)], window, overlaps)
+    found = [
+        Call("weights", str(op.attr("axis")), op.name, 0, window - end, window - start)
+        for (op, _), (start, end) in zip(reversed(parts), spans, strict=True)
+    ]
+    return found[::-1]
+
+
+def _in_turn(when: str, parts: Timed) -> list[Call]:
+    spans = _buckets([seconds for _, seconds in parts], 0.0, False)
+    return [
+        Call(when, str(op.attr("axis")), op.name, 0, start, end)
+        for (op, _), (start, end) in zip(parts, spans, strict=True)
+    ]
+
+
+def _buckets(parts: Sequence[float], window: float, overlaps: bool) -> list[tuple[float, float]]:
+    """Start and end of collectives in buckets that start as their share of `window` seconds of compute is done.
+
+    With n buckets the first starts after 1/n of the window; the last can only start at its end. Without overlap all do.
     """
-    if not parts:
-        return 0.0
-    n = len(parts)
-    end = 0.0
+    found, end, n = list[tuple[float, float]](), 0.0, len(parts)
     for i, seconds in enumerate(parts):
-        end = max(end, window * (i + 1) / n) + seconds
-    return end - window
+        start = max(end, window * (i + 1) / n if overlaps else window)
+        end = start + seconds
+        found.append((start, end))
+    return found

@@ -144,7 +144,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Seconds of a step, on average over the devices, that one axis of the plan communicates."""
+    """Seconds of a step, on average over the devices, that one axis of the plan communicates.
+
+    exposed  while compute waits; hidden: beside compute
+    """
 
     axis: str
     exposed: float
@@ -161,6 +164,7 @@ class Estimate:
     plan                resolved: no field is open
     bubble_s            seconds that the average device waits for others in the pipeline
     communication       what each axis exposes and hides
+    slowed_s            seconds that compute loses beside hidden communication
     system              its name, with the devices of a node
     stages              memory of each pipeline rank, in order; () without a pipeline
     confidence          what measured runs tell of step time and memory
@@ -206,6 +210,7 @@ class Estimate:
     plan: Plan = ONE_DEVICE
     bubble_s: float = 0.0
     communication: tuple[Communication, ...] = ()
+    slowed_s: float = 0.0
     system: str = ""
     run: Run | None = None
     stages: tuple[Memory, ...] = ()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ..graph.dtype import bits
 from ..graph.graph import Block, Parameter
-from ..graph.op import Op
+from ..graph.op import Attr, Op
 from ..graph.plan import Plan
 from ..graph.tensor import Storage, Value
 from .fully_sharded import Group, Sharding
@@ -51,6 +51,8 @@ def groups(plan: Plan, experts: bool = False) -> Groups:
 @dataclass(frozen=True, slots=True)
 class GradientSync:
     """Collectives once a step. `reduce` may overlap with the last backward, `gather` with the next forward.
+
+    Those of one micro-batch (attribute `micro_batch`, of ZeRO 2) overlap with its own backward.
 
     numel   gradients that each rank reduces, and weights that it gathers, in elements
     """
@@ -105,8 +107,8 @@ def gradient_sync(
             reduce.add("all_reduce", numel, numel, dtype, whole, bucket)
         else:
             times = plan.micro_batches if plan.zero_stage == 2 else 1
-            for _ in range(times):
-                reduce.add("reduce_scatter", numel, part, dtype, own.shard, bucket)
+            for j in range(times):
+                reduce.add("reduce_scatter", numel, part, dtype, own.shard, bucket, j)
             reduce.add("all_reduce", part, part, dtype, own.replicate, bucket)
             gather.add("all_gather", part, numel, weight, own.shard, bucket)
         if copies is not None:
@@ -123,16 +125,20 @@ class _Step:
         self.ops: list[Op] = []
 
     def add(
-        self, kind: str, before: int, after: int, dtype: str, group: Group, bucket: int, axis: str = "dp"
+        self, kind: str, before: int, after: int, dtype: str, group: Group, bucket: int, micro_batch: int | None = None,
+        axis: str = "dp",
     ) -> None:  # fmt: skip
         """The collectives of one kind: `before` and `after` elements in a rank's hands, in buckets."""
         if group.ranks == 1:
             return
         width = bits(dtype) // 8
         count = max(1, max(before, after) * width // bucket) if bucket else 1
-        attrs = (("axis", axis), ("ranks", group.ranks), ("stride", group.stride), ("role", "gradient"))
-        if kind == "all_gather":
-            attrs = (*attrs[:3], ("role", "weight"))
+        role = "weight" if kind == "all_gather" else "gradient"
+        attrs: tuple[tuple[str, Attr], ...] = (
+            ("axis", axis), ("ranks", group.ranks), ("stride", group.stride), ("role", role),
+        )  # fmt: skip
+        if micro_batch is not None:
+            attrs = (*attrs, ("micro_batch", micro_batch))
         for i in range(count):
             sizes = [n * (i + 1) // count - n * i // count for n in (before, after)]
             first = len(self.storages)

@@ -101,6 +101,8 @@ def time(e: Estimate) -> Section:
         rows.append(("validated error", error(told), sentence(told)))
     for c in e.communication:
         rows.append((f"{c.axis} communication", units.seconds(c.exposed), f"exposed; {units.seconds(c.hidden)} hidden"))
+    if e.slowed_s:
+        rows.append(("compute slowed", units.seconds(e.slowed_s), "beside hidden communication; part of the phases"))
     rows.append(("host time", units.seconds(e.host_time_s), _host(e)))
     if e.tokens_per_step:
         over = f"{units.rate(e.tokens_per_s * e.num_gpus)} over {e.num_gpus} GPUs; " if e.num_gpus > 1 else ""

@@ -47,6 +47,7 @@ def estimate_dict(e: Estimate) -> dict[str, Any]:
         "bubble_s": e.bubble_s,
         "run": None if e.run is None else _run(e.run),
         "communication": {c.axis: {"exposed_s": c.exposed, "hidden_s": c.hidden} for c in e.communication},
+        "compute_slowed_s": e.slowed_s,
         "roofline_time_s": e.roofline_time_s,
         "validated": confidence_dict(e.confidence),
         "tokens_per_step": e.tokens_per_step,
