@@ -57,3 +57,20 @@ def test_a_span_reads_as_a_word_and_a_number() -> None:
         "args": {"micro_batch": 3, "chunk": 1},
     }  # fmt: skip
     assert (events[1]["name"], events[1]["tid"]) == ("send 3", 1)
+
+
+def test_each_stream_of_a_rank_has_a_row_and_a_note_is_kept() -> None:
+    spans = (
+        Span(0, COMPUTE, "F", 0, 0, 0.0, 2.0), Span(0, "tp", "all_reduce", 0, 0, 0.5, 1.0),
+        Span(0, "dp gradients", "reduce_scatter", 0, -1, 1.0, 2.5),
+    )  # fmt: skip
+    found = trace(Timeline(1, spans, "folded"))
+    rows = {e["args"]["name"]: e["tid"] for e in found["traceEvents"] if e["name"] == "thread_name"}
+    assert rows == {COMPUTE: 0, "tp": 1, "dp gradients": 2}
+    assert [e["name"] for e in found["traceEvents"] if e["ph"] == "X"] == [
+        "forward 0",
+        "all_reduce 0",
+        "reduce_scatter 0",
+    ]
+    assert found["otherData"] == {"note": "folded"}
+    assert "otherData" not in trace(Timeline(1, spans))

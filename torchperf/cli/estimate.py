@@ -62,7 +62,7 @@ DOES_NOT_FIT = 1
     help="With --tokens: share of the time that trains; the rest goes to failures and restarts.",
 )
 @click.option(
-    "--trace", "trace_to", metavar="FILE", help="Write one step as a Chrome trace (Perfetto): a row a stage and stream."
+    "--trace", "trace_to", metavar="FILE", help="Write one step as a Chrome trace (Perfetto): a row a rank and stream."
 )
 @click.option(
     "--suggest", is_flag=True, help="Price other plans too, and tell what they save.  [default: only where it does not "
@@ -117,9 +117,9 @@ def command(
     answer, step = pipeline.estimated(model, plan=plan, **given)
     if trace_to:
         from torchperf.report.trace import trace
-        from torchperf.schedule.events import simulate
+        from torchperf.step_timeline import timeline
 
-        output.write_json(trace(simulate(step.pipeline)), trace_to)
+        output.write_json(trace(timeline(step)), trace_to, indent=None)
     output.warn_unpriced(answer.unpriced)
     output.warn_guesses(answer.guesses)
     explanation = None

@@ -46,11 +46,11 @@ def unwritable(destination: str, error: OSError | ValueError) -> TorchperfError:
     return TorchperfError(f"cannot write `{destination}`: {reason}", hint=hint)
 
 
-def write_json(answer: Any, destination: str) -> None:
-    """The answer as indented JSON; a number that is not finite is an error, never `NaN`."""
+def write_json(answer: Any, destination: str, indent: int | None = 2) -> None:
+    """The answer as JSON, indented or in one line; a number that is not finite is an error, never `NaN`."""
     import json
 
-    write(json.dumps(answer, indent=2, allow_nan=False), destination)
+    write(json.dumps(answer, indent=indent, allow_nan=False), destination)
 
 
 def warning(text: str) -> None:

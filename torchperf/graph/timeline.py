@@ -11,7 +11,8 @@ COMPUTE = "compute"
 class Span:
     """One piece of work on one stream of one rank, in seconds from the start of the step.
 
-    kind         F, B, W, BW (forward, backward towards the input, towards the weights, both), send, head or tail
+    kind         F, B, W, BW (forward, backward towards the input, towards the weights, both), head, tail, send, or the
+                 name of a collective
     micro_batch  -1 where the work belongs to none; chunk too
     """
 
@@ -30,10 +31,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The spans of a step. Those of one stream of one rank do not overlap."""
+    """The spans of a step. Those of one stream of one rank do not overlap. `note`: what they leave out."""
 
     ranks: int
     spans: tuple[Span, ...]
+    note: str = ""
 
     @property
     def seconds(self) -> float:

@@ -23,7 +23,8 @@ def trace(timeline: Timeline) -> dict[str, Any]:
         events.append({"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}})
         events += [_named("thread_name", rank, tid, stream) for stream, tid in threads.items()]
     events += [_event(span, streams[span.rank][span.stream]) for span in timeline.spans]
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+    found: dict[str, Any] = {"traceEvents": events, "displayTimeUnit": "ms"}
+    return found | ({"otherData": {"note": timeline.note}} if timeline.note else {})
 
 
 def _event(span: Span, tid: int) -> dict[str, Any]:
