@@ -162,9 +162,11 @@ def test_a_block_known_again_is_what_its_kernels_say_one_by_one(priced) -> None:
     for segment in cost.graph.segments:
         twin.block(rows[segment.block], segment.storages)
     axes = {axis for axis, _, _ in twin.busy}
-    for axis in axes:
-        if max(axes, key=twin.free) == axis:
-            twin.wait(axis, twin.free(axis))
+    end = twin.now
+    for _ in range(50):  # the last collectives: compute ends with them or after
+        twin.now = end + twin.slowdown * (sum(twin.seconds(axis, twin.now)[1] for axis in axes) - twin.counted)
+    twin.waits += [(axis, twin.now, twin.free(axis)) for axis in axes]
+    twin.now = max([twin.now, *map(twin.free, axes)])
     assert sum(spent.elapsed for spent in cost.spent.values()) == pytest.approx(twin.now, rel=1e-9)
     for axis in axes:
         told = [sum(getattr(s, how).get(axis, 0.0) for s in cost.spent.values()) for how in ("exposed", "hidden")]
@@ -175,7 +177,7 @@ def test_compute_slowed_is_its_share_of_what_is_hidden(priced) -> None:
     answer, step = priced
     hidden = sum(c.hidden for c in answer.communication)
     share = step.runtime.training.overlap_slowdown.value
-    assert answer.slowed_s == pytest.approx(share * hidden, rel=0.02, abs=1e-9)
+    assert answer.slowed_s == pytest.approx(share * hidden, rel=1e-6, abs=1e-9)
 
 
 def streams(spans: tuple[Span, ...]) -> dict[tuple[int, str], list[tuple[float, float]]]:

@@ -144,20 +144,23 @@ def micro_batch(
         if runs is not None:
             runs.append(Run(phase, now, clock.compute, events))
     if phases:
-        _last(phases[next(reversed(phases))], clock)
+        _last(phases[next(reversed(phases))], clock, slowdown)
     return phases
 
 
-def _last(last: Spent, clock: _Clock) -> None:
-    """What streams still run as compute ends, the last reduce-scatters: the phase waits for the longest of them."""
-    now = clock.compute
-    ends = {axis: left[-1][1] for axis, left in clock.streams.items() if left}
-    longest = max(ends, key=lambda axis: ends[axis], default="")
-    last.elapsed += max(ends.get(longest, now) - now, 0.0)
-    for axis, left in clock.streams.items():
-        waited = sum(max(b - max(a, now), 0.0) for a, b in left) if axis == longest else 0.0
+def _last(last: Spent, clock: _Clock, slowdown: float) -> None:
+    """What streams still run as compute ends, the last reduce-scatters: the phase waits for them all."""
+    end, before = clock.compute, -1.0
+    left = [(axis, a, b) for axis, spans in clock.streams.items() for a, b in spans]
+    while end - before > 1e-12:  # what compute loses keeps it longer beside them, which costs it a share again
+        before = end
+        end = clock.compute + slowdown * sum(max(min(b, end) - a, 0.0) for _, a, b in left)
+    for axis, a, b in left:
+        waited = max(b - max(a, end), 0.0)
         _tally(last.exposed, axis, waited)
-        _tally(last.hidden, axis, sum(b - a for a, b in left) - waited)
+        _tally(last.hidden, axis, b - a - waited)
+    last.slowed += end - clock.compute
+    last.elapsed += max([end, *(b for _, _, b in left)]) - clock.compute
 
 
 def _key(block: int, clock: _Clock, waits: dict[int, _Arrival], issue: float) -> tuple[object, ...]:
