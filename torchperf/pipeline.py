@@ -11,6 +11,7 @@ from . import hardware
 from .annotate import works as annotated
 from .answer import Setting, answer, unpriced_ops
 from .confidence import confidence
+from .effect import check_plan, check_run
 from .frontend import load
 from .fuse import fuse
 from .graph.errors import TorchperfError
@@ -72,6 +73,7 @@ def estimated(
     rewrite_optimizer.known(optimizer)
     runs_on = hardware.load_runtime(runtime)
     _check_trains(runs_on, mode)
+    check_run(mode, optimizer, tokens, goodput, price_per_gpu_hour)
     if num_gpus is not None and num_gpus < 1:
         raise TorchperfError(f"`num_gpus` is {num_gpus}: it must be at least 1")
     asked = _plan(plan, recompute, micro_batch, parallelism)
@@ -80,6 +82,7 @@ def estimated(
     capture, graph = _bound(model, mode, asked.micro_batch or None, seq_len, refresh)
     shards = runs_on.training.parameters == "shard"
     resolved = asked.resolved(num_gpus or 0, graph.size("batch") or 1, shards=shards)
+    check_plan(asked, resolved, graph)
     planner = planner_of(model, graph, mode, nodes, runs_on, How(precision, optimizer, attention))
     step = planner.step(resolved)
     if strict:
@@ -162,7 +165,8 @@ def _plan(plan: Plan | None, recompute: str, micro_batch: int | None, parallelis
     unknown = sorted(set(parallelism) - PLAN_FLAGS)
     if unknown:
         raise TorchperfError(f"unknown argument `{unknown[0]}`", hint=f"a plan has {', '.join(sorted(PLAN_FLAGS))}")
-    base = plan or Plan(recompute=recompute)
+    base = plan or Plan()
+    base = base if recompute == "none" else replace(base, recompute=recompute)
     base = replace(base, **parallelism)  # type: ignore[arg-type]
     return replace(base, micro_batch=micro_batch) if micro_batch else base
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import hardware
 from .annotate import work
+from .effect import check_plan
 from .graph.errors import TorchperfError
 from .graph.graph import Capture, Graph
 from .graph.op import Op
@@ -108,7 +109,9 @@ def split(
     asked = replace(plan or Plan(), **parallelism)
     graph = bound_graph(model, mode, micro_batch or asked.micro_batch or None, seq_len)
     shards = runs_on.training.parameters == "shard"
-    resolved = runs_on.training.runs(asked.resolved(num_gpus or 0, graph.size("batch") or 1, shards=shards))
+    resolved = asked.resolved(num_gpus or 0, graph.size("batch") or 1, shards=shards)
+    check_plan(asked, resolved, graph)
+    resolved = runs_on.training.runs(resolved)
     if resolved.num_gpus == 1:
         raise TorchperfError("one device: nothing is split", hint="give `--tp`, `--pp`, `--cp`, `--ep` or `--dp`")
     seq = graph.size("seq")
@@ -191,7 +194,8 @@ def _of(ops: Iterable[Op], module: str = "", phase: str = "") -> Iterator[Exchan
         if done is not None and done.kind == "collective":
             axis, ranks, role = str(op.attr("axis")), int(op.attr("ranks")), str(op.attr("role", ""))
             steps = dict(done.dims).get("steps", 1)
-            yield Exchange(done.equation, axis, ranks, phase or op.phase, module, role, done.dim("nbytes") * steps, 0)
+            nbytes = round(done.dim("nbytes") * steps * float(op.attr("load", 1)))
+            yield Exchange(done.equation, axis, ranks, phase or op.phase, module, role, nbytes, 0)
 
 
 def _text(

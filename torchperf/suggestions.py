@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from .answer import Setting, unpriced_ops, verdict
+from .effect import check_plan
 from .graph.errors import TorchperfError
 from .graph.estimate import Estimate, Memory
 from .graph.plan import Plan
@@ -117,13 +118,14 @@ class Advisor:
     def _price(self, name: str, way: Way) -> Suggestion | None:
         plan = way.resolved()
         planner = self.another(plan, way.precision)
+        graph = planner.bind(planner.seq)
+        check_plan(way.plan, plan, graph)  # a flag that was given cannot be taken back
         step = planner.step(plan)
         if self.strict and unpriced_ops(step.rows):
             return None
         used = self._memory(step, way.precision)
         if step.seconds == self.found.step_time_s and used.device == self.found.memory.device:
             return None
-        graph = planner.bind(planner.seq)
         tokens = (graph.size("batch") or 1) * (graph.size("seq") or 1) * plan.micro_batches * plan.dp
         return Suggestion(
             way.flags(self.asked), name, plan.num_gpus, verdict(used.margin), used.device, used.logits_loss,

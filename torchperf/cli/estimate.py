@@ -107,6 +107,8 @@ def command(
         raise refuse("only one of `--json -`, `--csv -`, `--markdown` and `--explain` can go to stdout")
     if given["price_per_gpu_hour"] and not given["tokens"]:
         raise refuse("`--price` needs `--tokens`: dollars are for a number of tokens")
+    if options.explicit("goodput") and not given["tokens"]:
+        raise refuse("`--goodput` needs `--tokens`: it is of the time of a whole run")
     served = inference_options.taken(given)
     if served is not None:
         click.get_current_context().exit(inference_options.run(model, given, served, json_to, markdown, explain_what))

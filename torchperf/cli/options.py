@@ -7,6 +7,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from .failure import DEBUG
 
@@ -49,6 +50,12 @@ def share(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
     if number is not None and number > 1:
         raise click.UsageError(f"`{param.opts[0]}` is `{value}`: it must be at most 1", ctx)
     return number
+
+
+def explicit(name: str) -> bool:
+    """Whether the user gave this option of the command that runs."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source not in (None, ParameterSource.DEFAULT)
 
 
 def given(**sizes: int | None) -> dict[str, int]:

@@ -53,13 +53,13 @@ _OPTIONS = (
     ),
     click.option("--no-reshard", is_flag=True, help="ZeRO 3: keep gathered parameters from forward to backward."),
     click.option(
-        "--reduce-dtype", type=click.Choice(REDUCE_DTYPES), default="fp32", show_default=True,
-        help="Element type in which gradients are summed.",
+        "--reduce-dtype", type=click.Choice(REDUCE_DTYPES),
+        help="Element type in which gradients are summed.  [default: fp32]",
     ),
     _ranks("--cp", "Context parallelism: devices that share a sequence.  [default: 1]"),
     click.option(
-        "--cp-kind", type=click.Choice(CP_KINDS), default="ring", show_default=True,
-        help="Keys and values go round, or heads are exchanged.",
+        "--cp-kind", type=click.Choice(CP_KINDS),
+        help="Keys and values go round, or heads are exchanged.  [default: ring]",
     ),
     _ranks("--ep", "Expert parallelism: devices, out of dp x cp, that share the experts.  [default: 1]"),
     _ranks("--expert-tp", "Devices that share one expert: 1, or as --tp.  [default: --tp]"),

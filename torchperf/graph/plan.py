@@ -30,7 +30,9 @@ class Plan:
     moe_imbalance      rows of the most loaded expert rank over the mean
     virtual_stages     chunks of layers of one pipeline stage
     pp_split           layers of each stage (pp * virtual_stages of them, in the order of the layers); () for even
-    schedule           order of the micro-batches: one of SCHEDULES
+    schedule           order of the micro-batches: one of SCHEDULES; "": interleaved with virtual stages, else 1f1b
+    reduce_dtype       in which gradients are summed; "": fp32
+    cp_kind            one of CP_KINDS; "": ring
     micro_batch        samples of one rank's forward; 0: the model's own
     global_batch       samples of a step over all devices; 0: micro_batch * dp, once through the pipeline per stage
     recompute          none | selective | selective-ops | full | full:N (the first N layers of a stage) | modules:A+B
@@ -49,9 +51,9 @@ class Plan:
     dp_shard: int = 0
     zero_stage: int = -1
     reshard: bool = True
-    reduce_dtype: str = "fp32"
+    reduce_dtype: str = ""
     cp: int = 1
-    cp_kind: str = "ring"
+    cp_kind: str = ""
     ep: int = 1
     expert_tp: int = 0
     moe_imbalance: float = 1.0
@@ -105,7 +107,8 @@ class Plan:
         zero = self.zero_stage if self.zero_stage >= 0 else 3 * (bool(self.dp_shard) or shards) * (dp * self.cp > 1)
         return replace(
             self, dp=dp, dp_shard=shard, expert_tp=expert_tp, micro_batch=micro, global_batch=batch,
-            schedule=schedule, zero_stage=zero,
+            schedule=schedule, zero_stage=zero, cp_kind=self.cp_kind or CP_KINDS[0],
+            reduce_dtype=self.reduce_dtype or REDUCE_DTYPES[0],
         )  # fmt: skip
 
     @property
@@ -131,9 +134,9 @@ class Plan:
             if value < 0:
                 raise TorchperfError(f"`{flag} {value}`: it must be at least 1")
         for flag, chosen, choices in (
-            ("--cp-kind", self.cp_kind, CP_KINDS), ("--offload", self.offload, OFFLOADS),
+            ("--cp-kind", self.cp_kind or CP_KINDS[0], CP_KINDS), ("--offload", self.offload, OFFLOADS),
             ("--schedule", self.schedule or SCHEDULES[0], SCHEDULES),
-            ("--reduce-dtype", self.reduce_dtype, REDUCE_DTYPES),
+            ("--reduce-dtype", self.reduce_dtype or REDUCE_DTYPES[0], REDUCE_DTYPES),
         ):  # fmt: skip
             if chosen not in choices:
                 raise TorchperfError(f"unknown `{flag} {chosen}`", hint=f"one of {', '.join(choices)}")
@@ -145,9 +148,15 @@ class Plan:
             raise TorchperfError(
                 f"`--virtual-stages {self.virtual_stages}` without a pipeline", hint="give `--pp` of at least 2"
             )
+        if self.schedule == "dualpipe" and self.virtual_stages > 1:
+            raise TorchperfError(
+                f"`--schedule dualpipe` with `--virtual-stages {self.virtual_stages}`: each rank has one stage for "
+                "each direction, and no more",
+                hint="leave out `--virtual-stages`, or give `--schedule interleaved`",
+            )
         if self.pp_split and len(self.pp_split) != self.pp * self.virtual_stages:
             raise TorchperfError(
-                f"`--pp-split` has {len(self.pp_split)} parts",
+                f"`--pp-split` has {len(self.pp_split)} part{'s' * (len(self.pp_split) != 1)}",
                 hint=f"give {self.pp * self.virtual_stages}, one a (virtual) stage, in the order of the layers",
             )
 

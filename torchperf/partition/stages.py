@@ -44,7 +44,13 @@ def split_layers(num_layers: int, plan: Plan) -> tuple[int, ...]:
     """Layers of each chunk. Where they do not divide, the chunks at both ends, with embedding and head, have fewer."""
     chunks = plan.pp * plan.virtual_stages
     if plan.pp_split:
-        if sum(plan.pp_split) != num_layers or min(plan.pp_split) < 0:
+        if min(plan.pp_split) < 0:
+            raise TorchperfError(
+                f"`--pp-split` has a stage of {min(plan.pp_split)} layers",
+                facts=[("layers", str(num_layers))],
+                hint=f"give {chunks} numbers from 0 that add up to {num_layers}",
+            )
+        if sum(plan.pp_split) != num_layers:
             raise TorchperfError(
                 f"`--pp-split` adds up to {sum(plan.pp_split)} layers",
                 facts=[("layers", str(num_layers))],
