@@ -172,6 +172,27 @@ def test_one_source_alone(table: Path) -> None:
         validate_inference(table, key="nobody", predict=_twice)
 
 
+def test_two_rows_of_one_id_are_refused(table: Path) -> None:
+    """Runs are told apart by their id: one would take the other's measured figures."""
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join([*lines, "", lines[2]]) + "\n")
+    with pytest.raises(TorchperfError, match="has 2 rows of one id") as caught:
+        validate_inference(table, predict=_twice)
+    assert caught.value.facts == (("id", "inf0002"), ("lines", "3 and 7"))
+
+
+def test_a_file_without_rows_is_refused(table: Path) -> None:
+    table.write_text(table.read_text().splitlines()[0] + "\n")
+    with pytest.raises(TorchperfError, match="has a header and no rows"):
+        validate_inference(table, predict=_twice)
+
+
+def test_a_spec_that_no_row_has_is_refused(table: Path) -> None:
+    with pytest.raises(TorchperfError, match="no row of `--spec C`") as caught:
+        validate_inference(table, spec="C", predict=_twice)
+    assert caught.value.facts == (("specs", "B"),)
+
+
 def test_another_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.csv"
     path.write_text("id,m,n,k\n1,2,3,4\n")

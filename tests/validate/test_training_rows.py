@@ -235,6 +235,27 @@ def test_spec_and_key_choose_rows(table: Path) -> None:
         validate_training(table, key="other", predict=_twice)
 
 
+def test_two_rows_of_one_id_are_refused(table: Path) -> None:
+    """Runs are told apart by their id: one would take the other's measured figures."""
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join([*lines, "", lines[2]]) + "\n")
+    with pytest.raises(TorchperfError, match="has 2 rows of one id") as caught:
+        validate_training(table, predict=_twice)
+    assert caught.value.facts == (("id", "mlmci-001"), ("lines", "3 and 7"))
+
+
+def test_a_file_without_rows_is_refused(table: Path) -> None:
+    table.write_text(table.read_text().splitlines()[0] + "\n")
+    with pytest.raises(TorchperfError, match="has a header and no rows"):
+        validate_training(table, predict=_twice)
+
+
+def test_a_spec_that_no_row_has_is_refused(table: Path) -> None:
+    with pytest.raises(TorchperfError, match="no row of `--spec B`") as caught:
+        validate_training(table, spec="B", predict=_twice)
+    assert caught.value.facts == (("specs", "A, C"),)
+
+
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "gemm.csv"
     path.write_text("source,gpu,dtype,m,n,k,measured_us\n")

@@ -36,18 +36,23 @@ def validate_inference(
     """Every run of the file priced, of one `spec` and of one source where asked for.
 
     `tell` hears how many runs are priced, and of how many. Raises TorchperfError where the file holds no inference
-    runs, or none of that source.
+    runs, none of that source or spec, or two rows of one id.
     """
     known, price = load_map(), predict or Predictor()
     table = _table(path, key)
     cases: list[InferenceCase] = []
+    specs: list[str] = []
     skipped: list[Skipped] = []
     for cells in table:
         found = case_of(cells, known)
         if isinstance(found, Skipped):
             skipped.append(found)
-        elif spec is None or found.spec == spec:
+            continue
+        specs.append(found.spec)
+        if spec is None or found.spec == spec:
             cases.append(found)
+    if spec and specs and not cases:
+        raise rows.no_spec(path, spec, specs)
     checked: dict[str, list[Checked]] = {}
     for done, case in enumerate(sorted(cases, key=lambda case: tuple(map(str, planner_key(case))))):
         tell(done, len(cases))
@@ -72,6 +77,7 @@ def _table(path: Path, key: str | None) -> list[dict[str, str]]:
             facts=[("missing columns", ", ".join(sorted(missing)))],
             hint="give a CSV with the columns of inference runs; `validate training` takes training runs",
         )
+    rows.check_runs(path, table)
     if key is None:
         return table
     known = load_map()

@@ -8,7 +8,8 @@ all of `fp8_block`, `nvfp4` and `sq`, quantise their activations within the time
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,6 +89,33 @@ def table(path: Path) -> tuple[list[dict[str, str]], list[str]]:
             f"cannot read `{path}`", facts=[("reason", why)], hint="give a CSV with a header"
         ) from None
     return found, columns
+
+
+def check_runs(path: Path, found: Sequence[Mapping[str, str]]) -> None:
+    """Raises TorchperfError where there are no rows, or two of one id, by which runs are told apart."""
+    if not found:
+        raise TorchperfError(f"`{path}` has a header and no rows", hint="give one row a run")
+    twice = next((id for id, times in Counter(cells["id"] for cells in found).items() if times > 1), None)
+    if twice is not None:
+        lines = [line for line, cells in zip(_lines(path), found, strict=True) if cells["id"] == twice]
+        raise TorchperfError(
+            f"`{path}` has {len(lines)} rows of one id",
+            facts=[("id", twice), ("lines", " and ".join(map(str, lines)))],
+            hint="give each row an id of its own",
+        )
+
+
+def _lines(path: Path) -> list[int]:
+    """The line on which each row ends."""
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        return [reader.line_num for _ in reader]
+
+
+def no_spec(path: Path, spec: str, found: Iterable[str]) -> TorchperfError:
+    """The error for a spec that no row has; `found` are those that they have."""
+    specs = ", ".join(sorted({one or "not given" for one in found}))
+    return TorchperfError(f"no row of `--spec {spec}` in `{path}`", facts=[("specs", specs)], hint="give one of them")
 
 
 def read(path: Path) -> list[dict[str, str]]:

@@ -15,7 +15,7 @@ from .classes import classes
 from .spread import spread
 from .training_map import load_map
 from .training_predict import Predict, Predictor, planner_key
-from .training_rows import COLUMNS, TrainingCase, case_of, key_of
+from .training_rows import COLUMNS, TrainingCase, case_of, key_of, row_of
 
 SPECS = ("A", "B", "C")
 
@@ -35,7 +35,7 @@ def validate_training(
     """Every run of the file priced, of one `spec` and of one source where asked for.
 
     `tell` hears how many runs are priced, and of how many. Raises TorchperfError where the file holds no training runs,
-    or none of that source.
+    none of that source or spec, or two rows of one id.
     """
     table = _table(path, key)
     known, price = load_map(), predict or Predictor()
@@ -49,6 +49,8 @@ def validate_training(
             skipped.append(found)
         else:
             cases.append(found)
+    if spec and not cases and not skipped:
+        raise rows.no_spec(path, spec, (row_of(cells, known).spec for cells in table))
     checked: dict[str, list[Checked]] = {}
     for done, case in enumerate(sorted(cases, key=lambda case: tuple(map(str, planner_key(case))))):
         tell(done, len(cases))
@@ -74,6 +76,7 @@ def _table(path: Path, key: str | None) -> list[dict[str, str]]:
             facts=[("missing columns", ", ".join(sorted(missing)))],
             hint="give a CSV with the columns of training runs; `validate ops` takes kernels",
         )
+    rows.check_runs(path, table)
     if key is None:
         return table
     chosen = [cells for cells in table if key_of(cells["id"]) == key]
