@@ -88,14 +88,16 @@ def _replicas(asked: Plan, plan: Plan) -> Iterator[Idle]:
     every = [groups(plan), groups(plan, experts=True)]
     ranks, shard = max(g.ranks for g in every), max(g.shard.ranks for g in every)
     zero, sharded = f"--zero {asked.zero_stage}", f"--dp-shard {asked.dp_shard}"
+    elsewhere = plan.pp > 1 or plan.offload != "none"  # tied embeddings, copies of DualPipe; what goes to the host
+    stage = 0 if plan.offload != "none" and asked.zero_stage > 1 else asked.zero_stage  # gradients go to the host
     if ranks == 1:
         for flag, given in (
-            (zero, asked.zero_stage > 0), (sharded, asked.dp_shard), ("--no-reshard", not asked.reshard),
-            (f"--reduce-dtype {asked.reduce_dtype}", asked.reduce_dtype),
+            (zero, stage > 0), (sharded, asked.dp_shard), ("--no-reshard", not asked.reshard),
+            (f"--reduce-dtype {asked.reduce_dtype}", asked.reduce_dtype and not elsewhere),
         ):  # fmt: skip
             if given:
                 yield Idle(flag, "with one replica of the model", "give `--dp` of at least 2")
-    if asked.zero_stage > 0 and shard == 1:
+    if stage > 0 and shard == 1:
         yield Idle(zero, f"with `{sharded}`: every replica keeps its own states", "give a larger `--dp-shard`")
     if asked.dp_shard and plan.zero_stage == 0:
         yield Idle(sharded, "with `--zero 0`: nothing is shared out", "give `--zero` of at least 1")

@@ -13,7 +13,9 @@ from .graph.graph import Graph
 from .graph.plan import Plan
 from .graph.runtime import Runtime
 from .partition.context_check import check as context_check
+from .partition.context_check import own_attention
 from .partition.context_parallel import context_parallel, local_sequence
+from .partition.context_ulysses import check_heads
 from .partition.expert_parallel import expert_parallel
 from .partition.gradient_sums import put_off
 from .partition.plan_file import plan_of
@@ -71,7 +73,7 @@ def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Ru
     written out where it is unfused, low-precision products, recomputation (with its collectives), gradient
     accumulation, kernels.
     """
-    graph = bind(local_sequence(seq, plan.cp, plan.cp_kind) if seq is not None and plan.cp > 1 else seq)
+    graph = bind(seq if seq is None or plan.cp == 1 else _own_length(bind, seq, plan))
     to = precisions.precision(how.precision)
     training = runtime.training
     form, experts, summed = _form(how, runtime), frozenset[str](), frozenset[str]()
@@ -109,6 +111,18 @@ def local_program(bind: Bind, seq: int | None, plan: Plan, how: How, runtime: Ru
         return LocalProgram(_repeated(program, plan, to, runtime, _stages(program, plan)), experts, summed, left)
     folded = fold(program)
     return LocalProgram(folded.unfold(_repeated(folded.graph, plan, to, runtime)), experts, summed, left)
+
+
+def _own_length(bind: Bind, seq: int, plan: Plan) -> int:
+    """Positions of one rank. Where they do not divide the error keeps to heads and positions that the model has."""
+    try:
+        return local_sequence(seq, plan.cp, plan.cp_kind)
+    except TorchperfError:
+        whole = bind(seq)
+        for op, _ in attention.apply(whole, "flash").ops() if plan.cp_kind == "ulysses" else ():
+            if own_attention(op) and op.phase == "forward":
+                check_heads(op, plan.cp, seq, plan.tp)
+        return local_sequence(seq, plan.cp, plan.cp_kind, longest=dict(whole.facts.limits).get("seq"))
 
 
 def _repeated(

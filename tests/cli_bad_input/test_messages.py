@@ -12,9 +12,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from torchperf.validate.inference_rows import COLUMNS as INFERENCE
+from torchperf.validate.training_rows import COLUMNS as TRAINING
+
 MESSAGES: list[dict[str, str]] = tomllib.loads(Path(__file__).with_name("messages.toml").read_text())["message"]
+RUNS = "\n".join((",".join(("id", *sorted(TRAINING))), "kor22-001", "kor22-002", "kor22-001", ""))
 FILES = {
     "bad.csv": "a,b\n1,2\n", "empty.csv": "", "plan.toml": "x = 3\n", "plan2.toml": "[[[\n", "notjson.json": "{",
+    "norows.csv": ",".join(sorted(INFERENCE)) + "\n", "runs.csv": RUNS,
     "torn.json": '{"format": "torchperf-graph"', "list.json": "[]", "noexp.json": "{}",
 }  # fmt: skip
 SMALL: dict[str, Any] = {

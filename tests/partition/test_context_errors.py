@@ -13,6 +13,7 @@ from torchperf.graph.graph import Graph
 from torchperf.graph.op import Op
 from torchperf.partition.context_check import check
 from torchperf.partition.context_parallel import context_parallel, local_sequence
+from torchperf.partition.context_ulysses import check_heads
 from torchperf.rewrite import attention
 
 SEQ = 16
@@ -43,6 +44,20 @@ def test_a_sequence_that_cannot_be_cut() -> None:
     assert local_sequence(12, 4, "ring", causal=False) == 3
     with pytest.raises(TorchperfError, match="a sequence of 13 is not cut into 4 equal chunks"):
         local_sequence(13, 4, "ulysses")
+
+
+def test_lengths_within_the_positions_of_the_model() -> None:
+    with pytest.raises(TorchperfError) as caught:
+        local_sequence(256, 3, "ring", longest=256)
+    assert ("nearest", "252") in caught.value.facts
+    assert caught.value.hint == "`--seq-len 252`"
+
+
+def test_degrees_of_heads_divide_the_sequence_too(tiny: Tiny) -> None:
+    (op, *_) = attentions(graph_of(tiny, "llama"))
+    with pytest.raises(TorchperfError, match="3 ranks do not divide 4 query heads") as caught:
+        check_heads(op, 3, 2 * 3)
+    assert ("nearest", "2") in caught.value.facts
 
 
 def test_heads_that_do_not_divide(tiny: Tiny) -> None:

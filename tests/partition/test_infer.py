@@ -74,6 +74,41 @@ def test_heads_that_do_not_divide_are_an_error_that_says_what_would(real: Callab
     assert "6 or 12" in text
 
 
+@pytest.mark.parametrize(
+    ("ranks", "near"), [(5, [4, 8]), (12, [8, 16]), (24, [16, 32]), (48, [32]), (64, [32])], ids=str
+)
+def test_the_nearest_degrees_are_legal_and_nearest(real: Callable[..., Any], ranks: int, near: list[int]) -> None:
+    """Legal for all that is split, K and V held more than once: 7 divides the 14336 features, and no heads."""
+    prepared = real("llama-3.1-8b", num_hidden_layers=2)
+    with pytest.raises(TorchperfError) as caught:
+        infer(prepared, ranks)
+    assert dict(caught.value.facts)["nearest"] == " or ".join(map(str, near))
+    for degree in near:
+        infer(prepared, degree)
+    for degree in {ranks - 1, ranks + 1} - set(near):
+        with pytest.raises(TorchperfError):
+            infer(prepared, degree)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "seq", "nearest", "lengths"),
+    [(8, 1001, "none: no other degree divides 1001 and the rest", "1000 or 1008"), (8, 1020, "4", "1016 or 1024")],
+)
+def test_degrees_that_divide_the_sequence_too(
+    real: Callable[..., Any], ranks: int, seq: int, nearest: str, lengths: str
+) -> None:
+    with pytest.raises(TorchperfError) as caught:
+        infer(real("llama-3.1-8b", num_hidden_layers=2, seq=seq), ranks, sequence=True)
+    assert dict(caught.value.facts)["nearest"] == nearest
+    assert f"a sequence of {lengths}, " in (caught.value.hint or "")
+
+
+def test_a_length_that_the_model_has_no_positions_for_is_not_named(real: Callable[..., Any]) -> None:
+    with pytest.raises(TorchperfError, match="the sequence of 1022") as caught:
+        infer(real("gpt2", seq=1022, n_positions=1023), 4, sequence=True)
+    assert caught.value.hint == "a sequence of 1020, or no sequence parallelism"
+
+
 def test_a_vocabulary_that_does_not_divide_stays_whole(real: Callable[..., Any]) -> None:
     found = infer(real("gpt2-medium", seq=512), 8)
     verdict = next(v for v in found.verdicts if v.candidate.leaf.size == 50257)

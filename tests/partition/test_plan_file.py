@@ -173,6 +173,14 @@ def test_a_plan_that_cannot_be_placed_names_pattern_and_dim(
     assert keys <= {key for key, _ in caught.value.facts}
 
 
+def test_the_nearest_degrees_divide_all_that_the_plan_splits(real: Callable[..., Any]) -> None:
+    """6 divides the vocabulary, but neither features nor heads."""
+    prepared = real("llama-3.1-8b", num_hidden_layers=3)
+    with pytest.raises(TorchperfError, match="5 ranks do not divide the 128256 ") as caught:
+        given(prepared, 5, dict(prepared.factors.graph.facts.tp_plan))
+    assert dict(caught.value.facts)["nearest"] == "4 or 8"
+
+
 def test_the_plan_is_a_fact_of_the_graph(real: Callable[..., Any]) -> None:
     """It is saved and printed with the graph; a file written before there was one reads as having none."""
     graph = replace(real("llama-3.1-8b", num_hidden_layers=3).factors.graph, bound=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..graph.errors import TorchperfError
@@ -38,6 +38,29 @@ def candidates(factors: Factors) -> list[Candidate]:
     return list(found.values())
 
 
+def not_tried(candidate: Candidate, experts: bool, kept: frozenset[int]) -> str:
+    """Why a leaf is left out of the search; "" for one that takes part."""
+    if candidate.leaf.name == "positions":
+        return "a table of positions stays whole"
+    if id(candidate.leaf) in kept:
+        return "experts stay whole"
+    if candidate.leaf.name == "experts" and not experts:
+        return "whole experts belong to an axis of their own"
+    return ""
+
+
+def is_table(factors: Factors, candidate: Candidate) -> bool:
+    """Whether the leaf only counts the rows of lookup tables (a vocabulary), and of heads tied to them."""
+    looked_up: set[int] = set()
+    for records in factors.blocks:
+        for facts in records:
+            if facts.kind == "lookup" and facts.op.name.startswith("aten.embedding"):
+                looked_up.update(id(leaf) for dim in facts.contracted[0] for leaf in leaves(dim))
+    if id(candidate.leaf) in looked_up:
+        return True
+    return len(candidate.uses) <= 2 and all("*" not in name for name, _ in candidate.uses)
+
+
 def partner(factors: Factors, leaf: Factor, ranks: int) -> tuple[Factor, int, int] | None:
     """(inner leaf, ranks for `leaf`, ranks for the inner one) where the two together split over `ranks`.
 
@@ -47,38 +70,56 @@ def partner(factors: Factors, leaf: Factor, ranks: int) -> tuple[Factor, int, in
     rest = ranks // own
     if own == 1 or rest == 1:
         return None
+    inner = next((inner for inner in _inner(factors, leaf) if inner.size % rest == 0), None)
+    return None if inner is None else (inner, own, rest)
+
+
+def _inner(factors: Factors, leaf: Factor) -> Iterator[Factor]:
+    """The leaves just inside `leaf`, in any parameter; the innermost, head_dim, is no partner."""
     for dims in factors.parameters.values():
         for dim in dims:
-            flat = flatten(dim)
-            for outer, inner in itertools.pairwise(flat[:-1]):  # the innermost, head_dim, is no partner
-                if outer is leaf and inner.kind == "leaf" and inner.size % rest == 0:
-                    return inner, own, rest
-    return None
+            for outer, inner in itertools.pairwise(flatten(dim)[:-1]):
+                if outer is leaf and inner.kind == "leaf":
+                    yield inner
 
 
-def nearest_degrees(size: int, ranks: int) -> list[int]:
-    """The largest divisor of `size` below `ranks` and the smallest above."""
-    divisors = [d for d in range(1, size + 1) if size % d == 0]
-    return [
-        d
-        for d in (
-            max((d for d in divisors if d < ranks), default=0),
-            min((d for d in divisors if d > ranks), default=0),
-        )
-        if d
-    ]
+def nearest_degrees(
+    factors: Factors, split: Sequence[Factor], ranks: int, sequence: Sequence[Factor] = (),
+    legal: Callable[[int], bool] = lambda degree: True,
+) -> list[int]:  # fmt: skip
+    """The largest degree below `ranks` and the smallest above that divide all leaves of `split`, and the sequences.
+
+    legal   what else a degree must meet; asked of the nearest ones alone
+    """
+    first = min((*split, *sequence), key=lambda leaf: leaf.size)
+    sizes = {first.size * inner for inner in (1, *(leaf.size for leaf in _inner(factors, first)))}
+    degrees = [d for d in range(1, max(sizes) + 1) if any(size % d == 0 for size in sizes)]
+
+    def fits(degree: int) -> bool:
+        if any(leaf.size % degree for leaf in sequence):
+            return False
+        pairs = {p and p[1:] for p in (partner(factors, leaf, degree) for leaf in split if leaf.size % degree)}
+        return len(pairs) <= 1 and None not in pairs and legal(degree)
+
+    below, above = (d for d in reversed(degrees) if d < ranks), (d for d in degrees if d > ranks)
+    return [d for side in (below, above) if (d := next(filter(fits, side), 0))]
 
 
-def indivisible(factors: Factors, candidate: Candidate, ranks: int) -> TorchperfError:
-    """The error for a leaf that `ranks` does not divide."""
+def indivisible(factors: Factors, candidate: Candidate, ranks: int, near: Sequence[int] = ()) -> TorchperfError:
+    """The error for a leaf that `ranks` does not divide. `near`: degrees that do, with all else that is split."""
     name, dim = candidate.uses[0]
     leaf = candidate.leaf
-    legal = " or ".join(str(d) for d in nearest_degrees(leaf.size, ranks))
+    legal = " or ".join(map(str, near or nearest_degrees(factors, [leaf], ranks)))
+    dims = factors.parameters.get(name, [])
+    parts = "features" if dims and flatten(dims[dim]) == [leaf] else "parts"
     return TorchperfError(
-        f"{ranks} ranks do not divide the {leaf.size} {leaf.name or 'positions'} of `{name}`",
-        facts=[("parameter", name), ("dim", f"{dim}: {show(factors.parameters[name][dim])}"), ("nearest", legal)],
-        hint=f"split over {legal} ranks",
-    )
+        f"{ranks} ranks do not divide the {leaf.size} {leaf.name or parts} of `{name}`",
+        facts=[
+            ("parameter", name), ("dim", f"{dim}: {show(dims[dim] if dims else [leaf])}"), ("nearest", legal)
+        ],
+        hint="keep it whole: no more ranks divide all that would be split" if legal == "1" else
+        f"split over {legal} ranks",
+    )  # fmt: skip
 
 
 def split_of(
@@ -91,17 +132,19 @@ def split_of(
     known = {id(c.leaf): c for c in candidates(factors)}
     plain: list[Factor] = []
     pairs: list[tuple[Factor, Factor, int, int]] = []
-    for leaf in chosen:
+    every = list(chosen)
+    for leaf in every:
         if leaf.size % ranks == 0:
             plain.append(leaf)
             continue
         found = partner(factors, leaf, ranks)
         if found is None or (pairs and (pairs[0][2], pairs[0][3]) != found[1:]):
-            raise indivisible(factors, known.get(id(leaf), Candidate(leaf, [("an activation", 0)])), ranks)
+            near = nearest_degrees(factors, every, ranks, sequence)
+            raise indivisible(factors, known.get(id(leaf), Candidate(leaf, [("an activation", 0)])), ranks, near)
         pairs.append((leaf, *found))
     for leaf in sequence:
         if leaf.size % ranks:
-            raise indivisible_sequence(leaf, ranks)
+            raise indivisible_sequence(factors, leaf, ranks, nearest_degrees(factors, every, ranks, sequence))
     sizes = (pairs[0][2], pairs[0][3]) if pairs else (ranks,)
     split = Split(axis, sizes, sequence=sequence)
     for leaf in plain:
@@ -112,13 +155,16 @@ def split_of(
     return split
 
 
-def indivisible_sequence(sequence: Factor, ranks: int) -> TorchperfError:
-    """The error for a sequence that `ranks` does not divide."""
-    legal = " or ".join(str(d) for d in nearest_degrees(sequence.size, ranks))
+def indivisible_sequence(factors: Factors, sequence: Factor, ranks: int, near: Sequence[int]) -> TorchperfError:
+    """The error for a sequence that `ranks` does not divide; `near`: degrees that do, with all else that is split."""
+    legal = " or ".join(str(d) for d in near if d > 1) or f"none: no other degree divides {sequence.size} and the rest"
+    longest = dict(factors.graph.facts.limits).get("seq", math.inf)
+    multiple = sequence.size // ranks * ranks
+    lengths = " or ".join(str(n) for n in (multiple, multiple + ranks) if 0 < n <= longest)
     return TorchperfError(
         f"{ranks} ranks do not divide the sequence of {sequence.size}",
         facts=[("dim", "sequence"), ("nearest", legal)],
-        hint=f"a sequence that is a multiple of {ranks}, or no sequence parallelism",
+        hint=f"a sequence of {lengths}, or no sequence parallelism" if lengths else "no sequence parallelism",
     )
 
 

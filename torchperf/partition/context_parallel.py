@@ -21,15 +21,18 @@ from .context_ulysses import ulysses
 from .factors import propagate
 
 
-def local_sequence(seq: int, ranks: int, kind: str, *, causal: bool = True) -> int:
-    """Positions of one rank; causal ring attention cuts a sequence in 2 ranks chunks. Raises TorchperfError."""
+def local_sequence(seq: int, ranks: int, kind: str, *, causal: bool = True, longest: int | None = None) -> int:
+    """Positions of one rank; causal ring attention cuts a sequence in 2 ranks chunks. Raises TorchperfError.
+
+    longest   positions that the model has
+    """
     chunks = 2 * ranks if kind == "ring" and causal and ranks > 1 else ranks
     if seq % chunks:
-        near = [n for n in (seq // chunks * chunks, (seq // chunks + 1) * chunks) if n]
+        near = [n for n in (seq // chunks * chunks, (seq // chunks + 1) * chunks) if 0 < n <= (longest or n)]
         raise TorchperfError(
             f"a sequence of {seq} is not cut into {chunks} equal chunks",
-            facts=[("flags", f"--cp {ranks} --cp-kind {kind}"), ("nearest", " or ".join(map(str, near)))],
-            hint=f"`--seq-len {near[-1]}`",
+            facts=[("flags", f"--cp {ranks} --cp-kind {kind}"), ("nearest", " or ".join(map(str, near)) or "none")],
+            hint=f"`--seq-len {near[-1]}`" if near else "give fewer ranks",
         )
     return seq // ranks
 

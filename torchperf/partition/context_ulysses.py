@@ -14,12 +14,12 @@ from dataclasses import replace
 from ..graph.errors import TorchperfError
 from ..graph.op import Op
 from ..graph.tensor import Value
-from .context_storages import HEADS, SEQUENCE_FIRST, Group, Scratch, beside, dense, ints
+from .context_storages import HEADS, LENGTH, SEQUENCE_FIRST, Group, Scratch, beside, dense, ints
 
 
 def ulysses(op: Op, group: Group, scratch: Scratch) -> list[Op]:
     """The op on one rank's heads with its all-to-alls; raises TorchperfError where the heads do not divide."""
-    _check(op, group.ranks)
+    check_heads(op, group.ranks, ints(op.operand("query"))[LENGTH] * group.ranks)
     return _Exchange(op, group, scratch).run()
 
 
@@ -123,11 +123,16 @@ class _Exchange:
         return replace(value, shape=tuple(shape))
 
 
-def _check(op: Op, ranks: int) -> None:
-    heads, kv_heads = ints(op.operand("query"))[HEADS], ints(op.operand("key"))[HEADS]
+def check_heads(op: Op, ranks: int, seq: int, tp: int = 1) -> None:
+    """Raise TorchperfError for an attention op whose heads `ranks` does not divide.
+
+    seq   the whole sequence, which the nearest degrees divide too
+    tp    ranks that have shared out the heads of the op before
+    """
+    heads, kv_heads = (max(1, ints(op.operand(name))[HEADS] // tp) for name in ("query", "key"))
     if _legal(heads, kv_heads, ranks):
         return
-    legal = [d for d in range(1, heads + 1) if _legal(heads, kv_heads, d)]
+    legal = [d for d in range(1, heads + 1) if _legal(heads, kv_heads, d) and seq % d == 0]
     near = [*[d for d in legal if d < ranks][-1:], *[d for d in legal if d > ranks][:1]]
     raise TorchperfError(
         f"{ranks} ranks do not divide {heads} query heads over {kv_heads} KV heads",

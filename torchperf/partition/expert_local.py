@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..graph.errors import TorchperfError
 from ..graph.graph import Graph
 from .algebra import Factor, leaves, show
-from .choose import indivisible_sequence
+from .choose import indivisible_sequence, nearest_degrees
 from .expert_domain import Experts, Rows, key
 from .expert_walk import find_experts
 from .factors import Factors
@@ -51,11 +51,12 @@ class LocalExperts:
             )
         return True
 
-    def enter(self, split: Split) -> None:
+    def enter(self, factors: Factors, split: Split) -> None:
         """Let a split along the sequence keep to it. Raises TorchperfError where the ranks do not divide the rows."""
         for leaf in self.rows:
             if leaf.size % split.ranks:
-                raise indivisible_sequence(leaf, split.ranks)
+                near = nearest_degrees(factors, [leaf], split.ranks)
+                raise indivisible_sequence(factors, leaf, split.ranks, near)
         split.sequence = (*split.sequence, *self.rows)
         split.routed, split.complete = self.routed, self.complete
 

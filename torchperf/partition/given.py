@@ -43,7 +43,7 @@ def given(
     split = split_of(factors, [leaf for _, leaf in chosen], ranks, axis=axis, sequence=along)
     split.regather, split.norm_gradients = regather, norm_gradients
     if local is not None:
-        local.enter(split)
+        local.enter(factors, split)
     for pattern, style in plan.items():
         for name, dims in _matched(prepared, pattern).items() if style in WHOLE else ():
             if split.held(dims)[0]:

@@ -14,8 +14,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .algebra import leaves
-from .choose import Candidate, candidates, indivisible, indivisible_sequence, partner, sequence_leaves
+from ..graph.errors import TorchperfError
+from .algebra import Factor
+from .choose import (
+    Candidate,
+    candidates,
+    indivisible,
+    indivisible_sequence,
+    is_table,
+    nearest_degrees,
+    not_tried,
+    partner,
+    sequence_leaves,
+)
 from .expert_local import LocalExperts
 from .masks import Split
 from .placement import Placement, place
@@ -118,46 +129,44 @@ def infer(
     every: list[Candidate] = []
     left: list[Verdict] = []
     for c in candidates(prepared.factors):
-        reason = _not_tried(c, experts, kept)
+        reason = not_tried(c, experts, kept)
         if reason:
             left.append(Verdict(c, "left", 0.0, reason))
         else:
             every.append(c)
+    along = sequence_leaves(prepared.factors) if sequence else ()
     found = _search(prepared, every, (ranks,), axis, {})
     if any(c.leaf.size % ranks for c in found.taken):
-        found = _repair(prepared, every, found, ranks, axis, strict)
+        found = _repair(prepared, every, found, ranks, axis, strict, along)
     found.verdicts += left
     if sequence or not norm_gradients:
-        along = sequence_leaves(prepared.factors) if sequence else ()
         for leaf in along:
             if leaf.size % ranks:
-                raise indivisible_sequence(leaf, ranks)
+                near = _nearest(prepared, every, found.taken, ranks, axis, along)
+                raise indivisible_sequence(prepared.factors, leaf, ranks, near)
         found.split = Split(axis, found.split.sizes, found.split.chosen, along, regather, norm_gradients)
         if local is not None:
-            local.enter(found.split)
+            local.enter(prepared.factors, found.split)
         found.placement = place(prepared, found.split)
         found.cost = cost(found.placement)
     return found
 
 
-def _not_tried(candidate: Candidate, experts: bool, kept: frozenset[int]) -> str:
-    """Why a leaf is left out of the search; "" for one that takes part."""
-    if candidate.leaf.name == "positions":
-        return "a table of positions stays whole"
-    if id(candidate.leaf) in kept:
-        return "experts stay whole"
-    if candidate.leaf.name == "experts" and not experts:
-        return "whole experts belong to an axis of their own"
-    return ""
-
-
 def _repair(
-    prepared: Prepared, every: list[Candidate], wish: Inferred, ranks: int, axis: str, strict: bool
-) -> Inferred:
+    prepared: Prepared, every: list[Candidate], wish: Inferred, ranks: int, axis: str, strict: bool,
+    along: tuple[Factor, ...] | None = None,
+) -> Inferred:  # fmt: skip
     """The wish holds leaves that the ranks do not divide: give them a partner, or leave them whole.
 
     The rest of the wish stands: a vocabulary of 50257 is no reason to split `hidden` in place of heads and ffn.
+
+    along   sequences that are split too, of which an error's nearest degrees must be divisors; None: name no others
     """
+
+    def refuse(candidate: Candidate) -> TorchperfError:
+        near = [1] if along is None else _nearest(prepared, every, wish.taken, ranks, axis, along)
+        return indivisible(prepared.factors, candidate, ranks, near)
+
     pairs: dict[int, tuple[Candidate, Candidate]] = {}
     sizes: tuple[int, ...] = (ranks,)
     refused: list[Candidate] = []
@@ -173,8 +182,8 @@ def _repair(
             refused.append(candidate)
     if strict:
         for candidate in refused:
-            if not _is_table(prepared, candidate):
-                raise indivisible(prepared.factors, candidate, ranks)
+            if not is_table(prepared.factors, candidate):
+                raise refuse(candidate)
     partners = {id(inner.leaf) for _, inner in pairs.values()}
     banned = {id(v.candidate.leaf) for v in wish.verdicts if v.reason == SHUTS_OUT or v.verdict == "shut out"}
     banned -= partners
@@ -185,7 +194,7 @@ def _repair(
     taken = {id(c.leaf) for c in out.taken}
     for key, (candidate, _) in pairs.items() if strict else ():
         if key not in taken:
-            raise indivisible(prepared.factors, candidate, ranks)
+            raise refuse(candidate)
     seen = {id(v.candidate.leaf) for v in out.verdicts}
     out.verdicts += [v for v in wish.verdicts if id(v.candidate.leaf) in banned - seen]
     for candidate in every:
@@ -196,16 +205,21 @@ def _repair(
     return out
 
 
-def _is_table(prepared: Prepared, candidate: Candidate) -> bool:
-    """Whether the leaf only counts the rows of lookup tables (a vocabulary), and of heads tied to them."""
-    looked_up: set[int] = set()
-    for records in prepared.factors.blocks:
-        for facts in records:
-            if facts.kind == "lookup" and facts.op.name.startswith("aten.embedding"):
-                looked_up.update(id(leaf) for dim in facts.contracted[0] for leaf in leaves(dim))
-    if id(candidate.leaf) in looked_up:
+def _nearest(
+    prepared: Prepared, every: list[Candidate], wish: list[Candidate], ranks: int, axis: str, along: tuple[Factor, ...]
+) -> list[int]:
+    """Degrees next to `ranks` for which there is a plan; lookup tables may stay whole."""
+
+    def legal(degree: int) -> bool:
+        found = _search(prepared, every, (degree,), axis, {})
+        try:
+            _repair(prepared, every, found, degree, axis, True)
+        except TorchperfError:
+            return degree == 1
         return True
-    return len(candidate.uses) <= 2 and all("*" not in name for name, _ in candidate.uses)
+
+    split = [c.leaf for c in wish if not is_table(prepared.factors, c)]
+    return nearest_degrees(prepared.factors, split or [c.leaf for c in wish], ranks, along, legal)
 
 
 def _search(

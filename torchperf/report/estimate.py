@@ -77,7 +77,8 @@ def plan_line(plan: Plan, mode: str) -> str:
         shared = f", {plan.dp_shard} to a copy of the states" if plan.zero_stage and plan.replicate > 1 else ""
         parts.append(f"dp {plan.dp}" + (f" with ZeRO {plan.zero_stage}{shared}" if plan.zero_stage else ""))
     if mode == "train" and (plan.dp > 1 or plan.micro_batches > 1):
-        parts.append(f"global batch {units.count(plan.global_batch)} in {plan.micro_batches} micro-batches a replica")
+        runs = "1 micro-batch" if plan.micro_batches == 1 else f"{plan.micro_batches} micro-batches"
+        parts.append(f"global batch {units.count(plan.global_batch)} in {runs} a replica")
     if plan.offload != "none":
         parts.append(f"offload {plan.offload}")
     return ", ".join(parts)
