@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 
 from torchperf.graph.estimate import Estimate, Flops, Share, Unpriced
+from torchperf.graph.plan import Plan
 from torchperf.report.csv import COLUMNS, estimate_csv
+from torchperf.report.estimate import plan_line
 from torchperf.report.json import estimate_dict
 from torchperf.report.markdown import estimate_markdown
 from torchperf.report.table import estimate_table
@@ -115,6 +117,12 @@ def test_order_in_which_people_ask(estimate: Estimate) -> None:
 def test_verdict(estimate: Estimate, verdict: str, peak: int, line: str) -> None:
     memory = replace(estimate.memory, peak=peak * GIB)
     assert line in estimate_table(replace(estimate, verdict=verdict, memory=memory)).splitlines()
+
+
+@pytest.mark.parametrize(("global_batch", "runs"), [(4, "1 micro-batch a"), (8, "2 micro-batches a")])
+def test_one_micro_batch_is_one(global_batch: int, runs: str) -> None:
+    plan = Plan(dp=4, micro_batch=1, global_batch=global_batch).resolved()
+    assert plan_line(plan, "train") == f"dp 4, global batch {global_batch} in {runs} replica"
 
 
 def test_a_loud_loss_brings_a_hint_and_a_quiet_one_does_not(estimate: Estimate) -> None:

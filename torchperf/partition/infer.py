@@ -129,8 +129,7 @@ def infer(
     every: list[Candidate] = []
     left: list[Verdict] = []
     for c in candidates(prepared.factors):
-        reason = not_tried(c, experts, kept)
-        if reason:
+        if reason := not_tried(c, experts, kept):
             left.append(Verdict(c, "left", 0.0, reason))
         else:
             every.append(c)
@@ -211,9 +210,8 @@ def _nearest(
     """Degrees next to `ranks` for which there is a plan; lookup tables may stay whole."""
 
     def legal(degree: int) -> bool:
-        found = _search(prepared, every, (degree,), axis, {})
         try:
-            _repair(prepared, every, found, degree, axis, True)
+            _repair(prepared, every, _search(prepared, every, (degree,), axis, {}), degree, axis, True)
         except TorchperfError:
             return degree == 1
         return True
