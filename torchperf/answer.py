@@ -244,6 +244,9 @@ def communication(step: Step) -> tuple[Communication, ...]:
         for axis, part in _exchange_shares(rank).items():
             exposed[axis] = exposed.get(axis, 0.0) + part * (rank.exposed + rank.head) / len(step.ranks)
             hidden[axis] = hidden.get(axis, 0.0) + part * rank.hidden / len(step.ranks)
+        for call in rank.calls:
+            if call.when == "model":
+                exposed[call.axis] = exposed.get(call.axis, 0.0) + (call.end - call.start) / len(step.ranks)
     if step.plan.pp > 1:
         added, sent = transfers(step)
         exposed["pp"] = exposed.get("pp", 0.0) + added

@@ -1,7 +1,8 @@
 """A priced step -> when what ran where: the pipeline's actions, and the collectives of every rank beside them.
 
 Each axis has a stream of its own on each rank: `tp`, `cp`, `ep` and `dp` inside a micro-batch, taken from the walk that
-priced its chunk; `dp gradients` and `dp weights` for what joins replicas once a step; `pp` for norms and tied weights.
+priced its chunk; `dp gradients` and `dp weights` for what joins replicas once a step; `tp model`, `pp model`, ...
+for norms, tied weights and gradients that were put off.
 
 Rules   a collective that outlasts its forward goes on at the start of its backward, with which it was priced
         a backward in two parts is drawn as if what only makes weights' gradients came last
@@ -136,7 +137,7 @@ def _ends(
     windows: dict[int, list[Piece]] = {}
     spilled = 0.0  # seconds of the tail that those before take
     for call in calls:
-        stream = call.axis if call.when == "model" else f"{call.axis} {call.when}"
+        stream = f"{call.axis} {call.when}"
         if call.when == "gradients":
             if call.micro_batch not in windows:
                 own = _pieces(by_kind, chunks, BACKWARD, call.micro_batch - 1)
