@@ -64,7 +64,8 @@ _OPTIONS = (
     _ranks("--ep", "Expert parallelism: devices, out of dp x cp, that share the experts.  [default: 1]"),
     _ranks("--expert-tp", "Devices that share one expert: 1, or as --tp.  [default: --tp]"),
     click.option(
-        "--moe-imbalance", metavar="F", callback=_imbalance, help="Rows of the most loaded experts' rank over the mean; experts padded to a capacity: its factor."
+        "--moe-imbalance", metavar="F", callback=_imbalance,
+        help="Rows of the most loaded experts' rank over the mean; for experts padded to a capacity, its factor."
     ),
     _ranks("--global-batch", "Samples of a step over all devices.  [default: --micro-batch x dp x pp]"),
     click.option(
