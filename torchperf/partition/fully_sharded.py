@@ -20,6 +20,7 @@ from ..graph.dtype import bits
 from ..graph.graph import Block, Graph, Segment
 from ..graph.op import Op
 from ..graph.tensor import Storage, Value
+from .narrow import quantised
 
 GATHERED = "gathered"  # kind of a storage that holds a unit's parameters or gradients for a while
 BACKWARD = ("backward", "recompute")
@@ -80,7 +81,7 @@ class _Sharded:
         self.shapes = {p.names[0]: p.shape for p in facts.parameters}
         self.dtype = {p.storage: p.dtype for p in facts.parameters}
         self.expert = {p.storage for p in facts.parameters if p.names[0] in sharding.expert_names}
-        self.quantised = _quantised(graph)
+        self.quantised = quantised(graph)
         self.canonical = {name: p.names[0] for p in facts.parameters for name in p.names}
         self.gradient_dtype = facts.parameters[0].dtype if facts.parameters else "bf16"
         self.segments: list[Segment] = []
@@ -266,25 +267,6 @@ def padded(shape: tuple[int, ...], ranks: int) -> int:
     """Elements of a parameter whose first dim is padded to a multiple of `ranks`."""
     rows = shape[0] if shape else 1
     return -(-rows // ranks) * ranks * (math.prod(shape) // max(rows, 1))
-
-
-def _quantised(graph: Graph) -> frozenset[int]:
-    """Storages of the parameters that low-precision products read; embedding, norms and head are gathered as they are.
-
-    Source: pytorch/ao, torchao/float8/fsdp_utils.py: the weights of Float8Linear alone are cast before the all-gather
-    """
-    read = [
-        {
-            v.slot
-            for op in block.ops
-            for part in (op.parts or (op,))
-            if part.attr("operand") == "weight"
-            for v in part.inputs
-            if block.storages[v.slot].kind == "param"
-        }
-        for block in graph.blocks
-    ]
-    return frozenset(segment.storages[slot] for segment in graph.segments for slot in read[segment.block])
 
 
 def _gathered(block: Block) -> Block:
