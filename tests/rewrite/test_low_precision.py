@@ -162,7 +162,8 @@ def test_dims_that_the_engine_refuses_keep_16_bits(shallow) -> None:
 
 
 def test_first_and_last_layers_may_keep_16_bits(tiny) -> None:
-    to = replace(precision("nvfp4"), high_first=1, high_last=1)
+    to = precision("nvfp4:first=1,last=1")
+    assert replace(to, name="nvfp4", high_first=0, high_last=0) == precision("nvfp4")
     low = quantise(tiny("llama"), to, "Blackwell")
     assert products(low)["forward", "fp4"] == LINEARS * (LAYERS - 2)
     assert low.num_ops > tiny("llama").num_ops

@@ -115,7 +115,8 @@ precision = click.option(
     show_default=True,
     metavar="NAME",
     help="bf16-mixed, bf16, fp16-mixed, fp32, tf32, or a recipe of the linear layers: fp8-delayed, fp8-current, "
-    "fp8-tensorwise, fp8-rowwise, fp8-rowwise-gw-hp, fp8-blockwise, mxfp8, nvfp4.",
+    "fp8-tensorwise, fp8-rowwise, fp8-rowwise-gw-hp, fp8-blockwise, mxfp8, nvfp4; these keep layers at either end high "
+    "with `:first=1,last=4`.",
 )
 refresh = click.option("--refresh", is_flag=True, help="Capture the model again, whatever the cache holds.")
 json_to = click.option(

@@ -58,12 +58,40 @@ PRECISIONS = {
 
 
 def precision(name: str) -> Precision:
-    """The precision of that name; raises TorchperfError with the known ones."""
-    if name not in PRECISIONS:
+    """The precision of that name: one of PRECISIONS; a low one may keep layers high, `mxfp8:first=1,last=1`.
+
+    Raises TorchperfError that names the flag and the known ones.
+    """
+    base, colon, kept = name.partition(":")
+    if base not in PRECISIONS:
         raise TorchperfError(
             f"unknown precision `{name}`", facts=[("flag", "--precision")], hint=f"one of {', '.join(PRECISIONS)}"
         )
-    return PRECISIONS[name]
+    if not colon:
+        return PRECISIONS[base]
+    high = _high(name, base, kept)
+    return replace(PRECISIONS[base], name=name, high_first=high.get("first", 0), high_last=high.get("last", 0))
+
+
+def _high(name: str, base: str, kept: str) -> dict[str, int]:
+    """`first=1,last=4` -> layers at either end that stay in `compute`."""
+    found: dict[str, int] = {}
+    for part in kept.split(","):
+        end, _, number = part.partition("=")
+        if end not in ("first", "last") or end in found or not number.isdecimal() or int(number) == 0:
+            raise TorchperfError(
+                f"precision `{name}`: `{part}` says no number of layers",
+                facts=[("flag", "--precision")],
+                hint=f"`{base}:last=4` or `{base}:first=1,last=1`: layers that stay in {PRECISIONS[base].compute}",
+            )
+        found[end] = int(number)
+    if PRECISIONS[base].linear is None:
+        raise TorchperfError(
+            f"precision `{name}`: `{base}` has no layers to keep high",
+            facts=[("flag", "--precision")],
+            hint=f"give `{base}`",
+        )
+    return found
 
 
 def dtypes_needed(of: Precision | str) -> tuple[str, ...]:
