@@ -96,7 +96,9 @@ def _replicas(asked: Plan, plan: Plan) -> Iterator[Idle]:
             (f"--reduce-dtype {asked.reduce_dtype}", asked.reduce_dtype and not elsewhere),
         ):  # fmt: skip
             if given:
-                yield Idle(flag, "with one replica of the model", "give `--dp` of at least 2")
+                yield Idle(
+                    flag, "with one replica of the model", "give `--dp` of at least 2, by more `--num-gpus` if need be"
+                )
     if stage > 0 and shard == 1:
         yield Idle(zero, f"with `{sharded}`: every replica keeps its own states", "give a larger `--dp-shard`")
     if asked.dp_shard and plan.zero_stage == 0:

@@ -79,7 +79,7 @@ def rank_memory(step: Step, rank: int, to: Precision, optimizer_name: str, runti
         optimizer=round(near.optimizer), activations=activations, logits_loss=loss, temporary=top.temporary,
         gathered=top.gathered, reserve=round(reserve),
         peak=peak, usable=int(usable), peak_at=_where(top.module, top.phase, rank, plan.pp),
-        bytes_per_parameter=states.rows, host=round(host), in_flight=sum(counts),
+        bytes_per_parameter=states.rows, host=round(host), in_flight=sum(counts), delayed=sum(late),
         buckets=buckets, context=round(runtime.reserve.value),
     )  # fmt: skip
 

@@ -229,10 +229,12 @@ class Planner:
         for rank, own in enumerate(rank_of):
             copies = mirror(plan, rank)
             parameters = tuple(p for c in own for p in self._parameters(local, chunks[c]))
-            alike = ((p.numel, p.dtype, p.trained, len(p.names)) for p in parameters)
+            names = (local.experts, local.summed)
+            alike = ((p.numel, p.dtype, p.trained, len(p.names), *(p.names[0] in n for n in names)) for p in parameters)
             key = (copies, *(id(costs[c]) for c in own), *alike)
             if key not in known:
-                known[key] = RankCost(parameters, (), 0.0, 0.0, 0.0, 0.0, 0.0)
+                moved = self.ends.offload(plan, parameters, local.experts, train=False)
+                known[key] = RankCost(parameters, (), 0.0, 0.0, 0.0, 0.0, moved)
                 if local.graph.facts.mode == "train":
                     known[key] = self.ends.rank(plan, parameters, local, [costs[c].spent for c in own], copies)
             found.append(known[key])

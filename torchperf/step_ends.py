@@ -21,7 +21,7 @@ from .partition.replicas import groups
 from .price import Pricer
 from .rewrite.precision import Precision
 from .schedule.streams import Spent
-from .step_ops import once_a_step, sends
+from .step_ops import once_a_step, sends, state_ranks
 
 
 class Call(NamedTuple):
@@ -101,9 +101,8 @@ class Ends:
         calls += [*weights, *_in_turn("model", whole)]
         seconds = sum(self._add(ops, op) for op in once.passes) + sum(t for _, t in whole)
         slowed = hidden * training.overlap_slowdown.value
-        return RankCost(
-            parameters, tuple(ops), seconds, late, hidden, early, self._offload(plan, parameters), slowed, tuple(calls)
-        )
+        moved = self.offload(plan, parameters, local.experts)
+        return RankCost(parameters, tuple(ops), seconds, late, hidden, early, moved, slowed, tuple(calls))
 
     def _add(self, ops: list[tuple[Op, Work, Price]], op: Op) -> float:
         work = work_of(op)
@@ -111,17 +110,25 @@ class Ends:
         ops.append((op, work, price))
         return price.seconds + (self.runtime.launch.value if price.seconds else 0.0)
 
-    def _offload(self, plan: Plan, parameters: Iterable[Parameter]) -> float:
-        """Seconds on the host link a step: gradients down and new weights up; parameters for each pass as well."""
+    def offload(
+        self, plan: Plan, parameters: Iterable[Parameter], experts: frozenset[str], train: bool = True
+    ) -> float:
+        """Seconds on the host link a step: gradients down and new weights up; parameters for each pass as well.
+
+        A rank moves the gradients of the states that it owns, and for a pass the weights that it holds.
+        """
         if plan.offload == "none":
             return 0.0
-        link = self.system.host_link.bandwidth.value
-        numel = sum(p.numel for p in parameters if p.trained) / (groups(plan).shard.ranks if plan.zero_stage else 1)
+        owned = held = 0.0
+        for p in parameters:
+            kind = p.names[0] in experts
+            owned += p.numel / state_ranks(plan, kind) if train and p.trained else 0.0
+            held += p.numel / (groups(plan, kind).shard.ranks if plan.zero_stage == 3 else 1)
         width = bits(self.to.compute) / 8
-        moved = numel * (bits(plan.reduce_dtype) / 8 + width)
+        moved = owned * (bits(plan.reduce_dtype) / 8 + width)
         if plan.offload == "params+optimizer":
-            moved += 2 * plan.micro_batches * numel * width
-        return moved / link
+            moved += (2 if train else 1) * plan.micro_batches * held * width
+        return moved / self.system.host_link.bandwidth.value
 
 
 def merged(

@@ -191,6 +191,23 @@ def test_offload_moves_states_to_the_host_and_takes_time(run) -> None:
     assert near.step_time_s < far.step_time_s < further.step_time_s
 
 
+def test_offload_moves_what_a_rank_owns(run) -> None:
+    """Experts over 8 ranks have one owner each: ZeRO shares the rest out, and their gradients go down as before."""
+    plan = {"ep": 8, "dp": 8, "offload": "optimizer"}
+    seconds = [dict(run(MIXTRAL, zero_stage=zero, **plan).phase_time_s)["offload"] for zero in (0, 1)]
+    e = run(MIXTRAL, zero_stage=1, ep=8, dp=8)
+    experts = 32 * 3 * 4096 * 14336
+    rest = e.memory.parameters / 2 - experts
+    assert seconds[0] / seconds[1] == pytest.approx((experts + rest) / (experts + rest / 8), rel=1e-3)
+
+
+def test_a_forward_pass_waits_for_weights_from_the_host(run) -> None:
+    near, far = (run(mode="forward", offload=how) for how in ("none", "params+optimizer"))
+    link = hardware.system_for("h100-sxm-80gb", 1).host_link.bandwidth.value
+    assert far.step_time_s - near.step_time_s == pytest.approx(near.memory.parameters / link, rel=1e-6)
+    assert far.memory.parameters < near.memory.parameters
+
+
 def test_more_micro_batches_cost_no_more_than_their_share(run) -> None:
     one, four = run(dp=2, global_batch=2), run(dp=2, global_batch=8)
     assert one.step_time_s < four.step_time_s < 4 * one.step_time_s

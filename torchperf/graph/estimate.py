@@ -46,6 +46,7 @@ class Memory:
     bytes_per_parameter   (what, bytes) e.g. ("weights bf16", 2), ("master fp32", 4)
     host            bytes in the memory of the host, per device
     in_flight       micro-batches (of a chunk of layers) whose activations are held at once
+    delayed         those of which only what weight gradients read is still held
     """
 
     parameters: int
@@ -63,6 +64,7 @@ class Memory:
     gathered: int = 0
     host: int = 0
     in_flight: int = 1
+    delayed: int = 0
     buckets: int = 0
     context: int = 0
 

@@ -65,7 +65,8 @@ def plan_line(plan: Plan, mode: str) -> str:
     """How the step is spread over devices, in words; "" on one device with one micro-batch."""
     parts = []
     if plan.tp > 1:
-        parts.append(f"tp {plan.tp}" + (" with sequence parallel" if plan.sequence_parallel else ""))
+        along = " with sequence parallel" if plan.sequence_parallel else ""
+        parts.append(f"tp {plan.tp}{along}" + (", experts whole" if plan.expert_tp < plan.tp else ""))
     if plan.cp > 1:
         parts.append(f"cp {plan.cp} ({plan.cp_kind})")
     if plan.pp > 1:
@@ -73,9 +74,12 @@ def plan_line(plan: Plan, mode: str) -> str:
         parts.append(f"pp {plan.pp}{virtual}, {plan.schedule}")
     if plan.ep > 1:
         parts.append(f"ep {plan.ep}")
+    zero = f"ZeRO {plan.zero_stage}" if plan.zero_stage else ""
     if plan.dp > 1:
         shared = f", {plan.dp_shard} to a copy of the states" if plan.zero_stage and plan.replicate > 1 else ""
-        parts.append(f"dp {plan.dp}" + (f" with ZeRO {plan.zero_stage}{shared}" if plan.zero_stage else ""))
+        parts.append(f"dp {plan.dp}" + (f" with {zero}{shared}" if zero else ""))
+    elif zero and (plan.cp > 1 or plan.expert_tp < plan.tp or plan.offload != "none"):
+        parts.append(zero)
     if mode == "train" and (plan.dp > 1 or plan.micro_batches > 1):
         runs = "1 micro-batch" if plan.micro_batches == 1 else f"{plan.micro_batches} micro-batches"
         parts.append(f"global batch {units.count(plan.global_batch)} in {runs} a replica")

@@ -38,7 +38,10 @@ def estimate_dict(e: Estimate) -> dict[str, Any]:
         "memory_bytes": _memory(e.memory),
         "memory_peak_at": e.memory.peak_at,
         "micro_batches_in_flight": e.memory.in_flight,
-        "stages": [{"memory_bytes": _memory(m), "micro_batches_in_flight": m.in_flight} for m in e.stages],
+        "stages": [
+            {"memory_bytes": _memory(m), "micro_batches_in_flight": m.in_flight, "micro_batches_delayed": m.delayed}
+            for m in e.stages
+        ],
         "bytes_per_parameter": dict(e.memory.bytes_per_parameter),
         "step_time_s": e.step_time_s,
         "device_time_s": e.device_time_s,
