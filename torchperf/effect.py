@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from .graph.errors import TorchperfError
 from .graph.graph import Graph
 from .graph.plan import Plan
+from .partition.expert_domain import NoExperts
 from .partition.expert_local import find_local
 from .partition.factors import propagate
 from .partition.replicas import groups
@@ -109,11 +110,13 @@ def _replicas(asked: Plan, plan: Plan) -> Iterator[Idle]:
 
 
 def _check_experts(graph: Graph) -> None:
+    """Raises NoExperts. That experts cannot be told from the rest of a layer is for the split itself to say."""
     try:
         find_local(propagate(graph))
-    except TorchperfError as error:
-        if error.hint == "leave out `--expert-tp`":  # the others: experts that cannot be told from the rest
-            raise
+    except NoExperts:
+        raise
+    except TorchperfError:
+        return
 
 
 def _check_layers(asked: Plan, plan: Plan, graph: Graph) -> None:

@@ -14,7 +14,7 @@ from .partition.replicas import groups
 from .rewrite import optimizer
 from .rewrite.precision import precision
 from .schedule.memory import SAVED, Life, lives
-from .step import Step, held
+from .step import Step, worst
 from .step_ops import state_ranks
 
 SHOWN = 8  # modules with a line of their own
@@ -66,7 +66,7 @@ def _states(m: Memory, step: Step, rank: int) -> list[Line]:
     parts: dict[str, list[Line]] = {"parameters": [], "gradients": [], "optimizer states": []}
     for experts in (False, True):
         own = [p for p in step.ranks[rank].parameters if (p.names[0] in step.local.experts) == experts]
-        shard = groups(plan, experts).shard.ranks if train else 1
+        shard = groups(plan, experts).shard.ranks
         of = " of experts" if experts else ""
         parts["parameters"] += _shared(
             own, lambda p: 4 * p.numel if masters and p.trained else nbytes(p.numel, p.dtype), of,
@@ -112,9 +112,8 @@ def _count(name: str, size: float, numel: int, each: float, ranks: int) -> Line:
 def _alive(step: Step, rank: int) -> dict[str, dict[str, list[int]]]:
     """What is alive at the peak of a rank: part -> module that made it -> (bytes, tensors)."""
     own = step.rank_of[rank]
-    counts = held(step, rank) if step.local.graph.facts.mode == "train" else (1,) * len(own)
+    moment = worst(step, rank)
     costs = [step.costs[c] for c in own]
-    running = max(range(len(own)), key=lambda i: costs[i].peak.nbytes - costs[i].saved.nbytes if counts[i] else -1)
     found: dict[str, dict[str, list[int]]] = {}
 
     def add(life: Life, module: str, times: int) -> None:
@@ -122,16 +121,19 @@ def _alive(step: Step, rank: int) -> dict[str, dict[str, list[int]]]:
         kept[0] += times * life.nbytes
         kept[1] += times
 
-    for i, (cost, count) in enumerate(zip(costs, counts, strict=True)):
+    for i, (cost, waiting) in enumerate(zip(costs, moment.waiting, strict=True)):
         outputs, at = set(cost.graph.facts.outputs), cost.peak.at
-        waiting = count - (i == running)
         for storage, life in lives(cost.graph, cost.works).items():
             segment, op = life.birth
             module = short_module(cost.graph.blocks[cost.graph.segments[segment].block].ops[op].module)
-            if i == running and life.birth <= at <= life.death:
+            if i == moment.running and life.birth <= at <= life.death:
                 add(life, module, 1)
             if waiting and life.part in SAVED and storage not in outputs:
                 add(life, module, waiting)
+        if moment.delayed[i]:
+            late = found.setdefault("activations", {}).setdefault("what weight gradients put off read", [0, 0])
+            late[0] += moment.delayed[i] * cost.weight
+            late[1] += moment.delayed[i]
     return found
 
 

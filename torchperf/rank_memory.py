@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .graph.dtype import bits, nbytes
@@ -12,7 +13,7 @@ from .graph.runtime import Runtime, Training
 from .partition.replicas import groups
 from .rewrite import optimizer
 from .rewrite.precision import Precision
-from .step import Step, delayed, held
+from .step import Step, worst
 from .step_ops import state_ranks
 
 
@@ -58,16 +59,12 @@ def rank_memory(step: Step, rank: int, to: Precision, optimizer_name: str, runti
     facts, plan = step.local.graph.facts, step.plan
     states = _states(step, rank, to, optimizer_name, runtime)
     own = step.rank_of[rank]
-    training = facts.mode == "train"
-    counts = held(step, rank) if training else (1,) * len(own)
-    late = delayed(step, rank) if training else (0,) * len(own)
     costs = [step.costs[c] for c in own]
-    running = max(range(len(own)), key=lambda i: costs[i].peak.nbytes - costs[i].saved.nbytes if counts[i] else -1)
-    waiting = [n - (i == running) for i, n in enumerate(counts)]
-    top = costs[running].peak
-    activations = top.activations + sum(n * c.saved.activations for n, c in zip(waiting, costs, strict=True))
-    activations += sum(n * c.weight for n, c in zip(late, costs, strict=True))
-    loss = top.logits_loss + sum(n * c.saved.logits_loss for n, c in zip(waiting, costs, strict=True))
+    moment = worst(step, rank)
+    top = costs[moment.running].peak
+    activations = top.activations + sum(n * c.saved.activations for n, c in zip(moment.waiting, costs, strict=True))
+    activations += sum(n * c.weight for n, c in zip(moment.delayed, costs, strict=True))
+    loss = top.logits_loss + sum(n * c.saved.logits_loss for n, c in zip(moment.waiting, costs, strict=True))
     buffers = sum(nbytes(b.numel, b.dtype) for b in facts.buffers)
     near, host = _offloaded(states, plan, sum(len(step.chunks[c].layers) for c in own))
     fixed = round(near.parameters + buffers + near.gradients + near.optimizer)
@@ -79,7 +76,7 @@ def rank_memory(step: Step, rank: int, to: Precision, optimizer_name: str, runti
         optimizer=round(near.optimizer), activations=activations, logits_loss=loss, temporary=top.temporary,
         gathered=top.gathered, reserve=round(reserve),
         peak=peak, usable=int(usable), peak_at=_where(top.module, top.phase, rank, plan.pp),
-        bytes_per_parameter=states.rows, host=round(host), in_flight=sum(counts), delayed=sum(late),
+        bytes_per_parameter=states.rows, host=round(host), in_flight=sum(moment.held), delayed=sum(moment.delayed),
         buckets=buckets, context=round(runtime.reserve.value),
     )  # fmt: skip
 
@@ -121,15 +118,12 @@ def _states(step: Step, rank: int, to: Precision, optimizer_name: str, runtime: 
     """Weights, gradients and the optimizer's states of a rank, by the stage of ZeRO."""
     plan, train = step.plan, step.local.graph.facts.mode == "train"
     parameters = step.ranks[rank].parameters
-    if not train:
-        total = 0.0
-        for p in parameters:
-            shard = groups(plan, p.names[0] in step.local.experts).shard.ranks
-            total += nbytes(p.numel, p.dtype) / (shard if plan.zero_stage == 3 else 1)
-        return _States(total, 0.0, 0.0, ((f"weights {to.compute}", bits(to.compute) / 8),))
     training = runtime.training
-    masters = training.parameters == "shard" and plan.zero_stage == 3 and to.master
-    weights = gradients = states = 0.0
+    masters = train and training.parameters == "shard" and plan.zero_stage == 3 and to.master
+    weights = _weights(step, parameters, masters)
+    if not train:
+        return _States(weights, 0.0, 0.0, ((f"weights {to.compute}", bits(to.compute) / 8),))
+    gradients = states = 0.0
     flat = training.step_buffer.value if training.step_buffer else 0.0
     rows: tuple[tuple[str, float], ...] = ()
     for experts in (False, True):
@@ -138,7 +132,6 @@ def _states(step: Step, rank: int, to: Precision, optimizer_name: str, runtime: 
         kept = optimizer.state(own, optimizer_name, to)
         own_rows = [row for row in kept.rows if not (masters and row[0].startswith("master"))]
         spare = 4 * sum(p.numel for p in own if p.trained) if masters else 0
-        weights += sum(_weight(p, masters) for p in own) / (shard if plan.zero_stage == 3 else 1)
         gradients += sum(_gradient(p, training) for p in own) / (shard if plan.zero_stage >= 2 else 1)
         if training.step_copies:
             flat += training.step_copies.value * sum(p.numel for p in own if p.trained) / state_ranks(plan, experts)
@@ -155,8 +148,14 @@ def _gradient_dtype(training: Training, to: Precision) -> str:
     return {"parameter": to.compute, "fp32": "fp32", "both": f"fp32 and {to.compute}"}[training.gradients]
 
 
-def _weight(p: Parameter, masters: bool) -> int:
-    return 4 * p.numel if masters and p.trained else nbytes(p.numel, p.dtype)
+def _weights(step: Step, parameters: Iterable[Parameter], masters: bool) -> float:
+    """Bytes of a rank's weights."""
+    total = 0.0
+    for p in parameters:
+        size = 4 * p.numel if masters and p.trained else nbytes(p.numel, p.dtype)
+        shard = groups(step.plan, p.names[0] in step.local.experts).shard.ranks
+        total += size / (shard if step.plan.zero_stage == 3 else 1)
+    return total
 
 
 def _gradient(p: Parameter, training: Training) -> float:

@@ -26,7 +26,7 @@ from .price import Pricer
 from .rewrite import precision as precisions
 from .schedule import memory
 from .schedule.pipeline import Pipeline, StageCost, step_time
-from .schedule.pipeline_order import InFlight, in_flight
+from .schedule.pipeline_order import in_flight
 from .schedule.streams import Spent, micro_batch
 from .step_ends import Ends, RankCost, merged
 
@@ -213,9 +213,8 @@ class Planner:
         again = cost.spent.get("recompute", Spent())
         stall = self.runtime.training.layer_overhead
         host = len(chunk.layers) * stall.value if stall else 0.0
-        weight = min(backward.weight, backward.elapsed)
         return StageCost(
-            forward.elapsed + host, backward.elapsed - weight + host, weight, again.elapsed,
+            forward.elapsed + host, backward.elapsed - backward.apart + host, backward.apart, again.elapsed,
             self.ends.send(plan, max(chunk.sends, chunk.returns)),
         )  # fmt: skip
 
@@ -233,10 +232,11 @@ class Planner:
             alike = ((p.numel, p.dtype, p.trained, len(p.names), *(p.names[0] in n for n in names)) for p in parameters)
             key = (copies, *(id(costs[c]) for c in own), *alike)
             if key not in known:
-                moved = self.ends.offload(plan, parameters, local.experts, train=False)
-                known[key] = RankCost(parameters, (), 0.0, 0.0, 0.0, 0.0, moved)
                 if local.graph.facts.mode == "train":
                     known[key] = self.ends.rank(plan, parameters, local, [costs[c].spent for c in own], copies)
+                else:
+                    moved = self.ends.offload(plan, parameters, local.experts, train=False)
+                    known[key] = RankCost(parameters, (), 0.0, 0.0, 0.0, 0.0, moved)
             found.append(known[key])
         return tuple(found)
 
@@ -246,22 +246,36 @@ def _alike(chunk: Chunk, cost: ChunkCost) -> tuple[int, ...]:
     return (id(cost), len(chunk.layers), max(chunk.sends, chunk.returns))
 
 
-def held(step: Step, rank: int) -> tuple[int, ...]:
-    """Micro-batches whose activations each chunk of a rank holds whole at its worst moment."""
-    return _in_flight(step, rank).forward
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The worst moment of a rank, by its chunks.
+
+    held      micro-batches whose activations are held whole, of each chunk
+    delayed   micro-batches of which only what weight gradients read is still held
+    running   the chunk at work
+    """
+
+    held: tuple[int, ...]
+    delayed: tuple[int, ...]
+    running: int
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """Of those held whole, the ones between their forward and their backward."""
+        return tuple(n - (i == self.running) for i, n in enumerate(self.held))
 
 
-def delayed(step: Step, rank: int) -> tuple[int, ...]:
-    """Micro-batches of each chunk of which a rank still holds what the weights' part of backward needs, then."""
-    return _in_flight(step, rank).weight
-
-
-def _in_flight(step: Step, rank: int) -> InFlight:
+def worst(step: Step, rank: int) -> Moment:
+    """What a rank holds at its worst moment."""
     plan, costs = step.plan, [step.costs[c] for c in step.rank_of[rank]]
-    nbytes = tuple(float(c.saved.nbytes) for c in costs)
-    schedule = plan.schedule if plan.pp > 1 else "1f1b"
-    part = tuple(float(c.weight) for c in costs)
-    return in_flight(schedule, rank, plan.pp, plan.micro_batches, len(costs), nbytes, part)
+    held, delayed = (1,) * len(costs), (0,) * len(costs)
+    if step.local.graph.facts.mode == "train":
+        schedule = plan.schedule if plan.pp > 1 else "1f1b"
+        nbytes, part = tuple(float(c.saved.nbytes) for c in costs), tuple(float(c.weight) for c in costs)
+        found = in_flight(schedule, rank, plan.pp, plan.micro_batches, len(costs), nbytes, part)
+        held, delayed = found.forward, found.weight
+    running = max(range(len(costs)), key=lambda i: costs[i].peak.nbytes - costs[i].saved.nbytes if held[i] else -1)
+    return Moment(held, delayed, running)
 
 
 def rank_chunks(plan: Plan) -> tuple[tuple[int, ...], ...]:

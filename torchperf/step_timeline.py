@@ -43,8 +43,7 @@ class _Chunk:
     @property
     def weight(self) -> float:
         """Seconds of the part of a backward that makes weights' gradients, as the schedule takes it."""
-        backward = self.spent.get("backward", Spent())
-        return min(backward.weight, backward.elapsed)
+        return self.spent.get("backward", Spent()).apart
 
 
 def timeline(step: Step, detail: int = DETAIL) -> Timeline:

@@ -6,17 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from click.testing import Result
-from hypothesis import HealthCheck, given, settings
+from fuzz_examples import share
+from hypothesis import given
 from hypothesis import strategies as st
-
-
-def share(percent: int) -> settings:
-    """So many of each hundred examples that the profile asks for."""
-    return settings(
-        max_examples=max(1, settings().max_examples * percent // 100), deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
-    )  # fmt: skip
-
 
 NUMBERS = st.sampled_from(
     [

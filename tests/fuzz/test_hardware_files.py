@@ -7,7 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from fuzz_examples import share
+from hypothesis import given
 from hypothesis import strategies as st
 
 import torchperf
@@ -18,14 +19,6 @@ from torchperf.partition.plan_file import plan_of
 from torchperf.report.table import hardware_table
 
 Attempt = Callable[[], AbstractContextManager[None]]
-
-
-def share(percent: int) -> settings:
-    """So many of each hundred examples that the profile asks for."""
-    return settings(
-        max_examples=max(1, settings().max_examples * percent // 100), deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
-    )  # fmt: skip
 
 
 LITERALS = st.one_of(

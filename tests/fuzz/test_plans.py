@@ -7,7 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from fuzz_examples import share
+from hypothesis import given
 from hypothesis import strategies as st
 
 import torchperf
@@ -15,14 +16,6 @@ from torchperf.graph.graph import Capture
 from torchperf.graph.plan import CP_KINDS, OFFLOADS, REDUCE_DTYPES, SCHEDULES
 
 Attempt = Callable[[], AbstractContextManager[None]]
-
-
-def share(percent: int) -> settings:
-    """So many of each hundred examples that the profile asks for."""
-    return settings(
-        max_examples=max(1, settings().max_examples * percent // 100), deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
-    )  # fmt: skip
 
 
 degrees = st.sampled_from([1, 1, 2, 2, 3, 4, 8, 0, -1, 1000, 10**9, 10**30])

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from fuzz_examples import share
+from hypothesis import given
 from hypothesis import strategies as st
 
 from torchperf.report.inference_validation import inference_table
@@ -23,14 +24,6 @@ from torchperf.validate.kernels import KINDS, validate_kernels
 from torchperf.validate.training_predict import Prediction
 
 Attempt = Callable[[], AbstractContextManager[None]]
-
-
-def share(percent: int) -> settings:
-    """So many of each hundred examples that the profile asks for."""
-    return settings(
-        max_examples=max(1, settings().max_examples * percent // 100), deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
-    )  # fmt: skip
 
 
 GOOD: dict[str, dict[str, str]] = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import torchperf
-from torchperf import hardware
+from torchperf import hardware, pipeline
+from torchperf.explanation_memory import memory
 from torchperf.graph.errors import TorchperfError
 from torchperf.graph.estimate import Estimate
 from torchperf.graph.plan import Plan
@@ -268,3 +269,17 @@ def test_only_what_a_low_precision_product_reads_is_gathered_narrow(run) -> None
     wide, narrow = run(**how).memory.gathered, run(precision="fp8-tensorwise", **how).memory.gathered
     layer = 4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336)
     assert wide - narrow == pytest.approx(layer, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [{"pp": 4, "schedule": "zb-h1", "global_batch": 8}, {"mode": "forward", "dp": 8, "zero_stage": 3}],
+    ids=str,
+)
+def test_the_explanation_of_memory_names_every_byte(captured, plan: dict[str, object]) -> None:
+    given = {"gpu": "h100-sxm-80gb", "runtime": "megatron-core", "seq_len": 512, "suggest": False}
+    answer, step = pipeline.estimated(captured(GPT2, mode=str(plan.get("mode", "train"))), **given, **plan)
+    found = memory(answer.memory, step)
+    assert found.value == answer.memory.device
+    rests = [line.value for row in found.lines for line in row.lines if line.name == "rounding"]
+    assert all(abs(rest) <= 8 for rest in rests)

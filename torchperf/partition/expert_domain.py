@@ -23,6 +23,10 @@ COUNTS = ("cumsum", "histc", "bincount", "_to_copy", "view", "detach", "clone", 
 Key = tuple[int, ...]
 
 
+class NoExperts(TorchperfError):
+    """A program without experts."""
+
+
 def key(dim: Dim) -> Key:
     """The identity of a dim: its factors, outer to inner."""
     return tuple(id(factor) for factor in flatten(dim))
@@ -101,7 +105,7 @@ def products(factors: Factors) -> Experts:
     _grouped(out)
     _batched(out)
     if not out.leaves:
-        raise TorchperfError(
+        raise NoExperts(
             "the model has no experts to split",
             facts=[("found", f"no `aten.{GROUPED}`, and no product with an expert for each choice of a `topk`")],
             hint="leave out `--ep`",

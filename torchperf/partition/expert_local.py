@@ -13,7 +13,7 @@ from ..graph.errors import TorchperfError
 from ..graph.graph import Graph
 from .algebra import Factor, leaves, show
 from .choose import indivisible_sequence, nearest_degrees
-from .expert_domain import Experts, Rows, key
+from .expert_domain import Experts, NoExperts, Rows, key
 from .expert_walk import find_experts
 from .factors import Factors
 from .local import starred
@@ -65,10 +65,8 @@ def find_local(factors: Factors) -> LocalExperts:
     """The experts of a factored program, to be left whole. Raises TorchperfError where it has none."""
     try:
         experts = find_experts(factors)
-    except TorchperfError as error:
-        if error.hint != "leave out `--ep`":
-            raise
-        raise TorchperfError(error.message, facts=error.facts, hint="leave out `--expert-tp`") from error
+    except NoExperts as error:
+        raise NoExperts(error.message, facts=error.facts, hint="leave out `--expert-tp`") from error
     inside = {
         id(leaf) for name in experts.parameters for dim in factors.parameters.get(name, []) for leaf in leaves(dim)
     }

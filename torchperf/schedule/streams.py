@@ -49,6 +49,11 @@ class Spent:
     launches: int = 0
     slowed: float = 0.0
 
+    @property
+    def apart(self) -> float:
+        """Seconds of the part that a schedule may put off: what only makes parameters' gradients."""
+        return min(self.weight, self.elapsed)
+
     def add(self, other: Spent) -> None:
         self.elapsed += other.elapsed
         self.compute += other.compute
